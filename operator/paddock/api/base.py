@@ -1,0 +1,20 @@
+"""The base of every model at a border: frozen, camelCase outside, snake_case inside."""
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
+
+
+class Model(BaseModel):
+    """A frozen value that is read from or written to JSON; unknown fields are ignored, so that old reads new."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        frozen=True,
+        extra="ignore",
+        use_attribute_docstrings=True,
+    )
+
+    def to_dict(self) -> dict[str, object]:
+        """Give the JSON form: camelCase keys, absent values left out."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -1,0 +1,99 @@
+"""GPU: one physical device of the fleet, as its node's agent reports it, and what is reserved on it."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from paddock.api.base import Model
+from paddock.api.modeldeployment import ATOMIC, Condition
+
+
+class DeviceType(StrEnum):
+    """Kind of device."""
+
+    DISCRETE = "Discrete"
+    INTEGRATED = "Integrated"
+    REMOTE = "Remote"
+
+
+class Memory(Model):
+    """Memory of a device, as Kubernetes quantities in Mi."""
+
+    total: str | None = None
+    """All of it; absent when the driver does not say."""
+    free: str | None = None
+    """What nobody uses now, rounded down to 256Mi."""
+    reserved: str = "0Mi"
+    """What Paddock has reserved on it."""
+
+
+class Reservation(Model):
+    """Memory set aside for one pod before it is made, until it is gone."""
+
+    pod: str
+    """namespace/name of the Pod."""
+    deployment: str
+    """namespace/name of the ModelDeployment."""
+    uid: str
+    """UID of the ModelDeployment."""
+    bytes: int
+    """Bytes, a multiple of 256 MiB."""
+    since: Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+    """When it was made."""
+
+
+class Alias(Model):
+    """Another name of the same physical device: another backend that sees it too."""
+
+    backend: str
+    """ggml backend."""
+    name: str
+    """ggml's name."""
+
+
+class GPUStatus(Model):
+    """What is known about the device; written by the operator alone."""
+
+    node: str
+    """Its node."""
+    index: int | None = None
+    """Position in the node's offload list; absent when llama.cpp would not list it."""
+    uuid: str | None = None
+    """The driver's identifier."""
+    pci_id: str | None = None
+    """PCI address."""
+    name: str
+    """ggml's name on the node, for example CUDA1. Valid on that node with that library; never passed to a pod."""
+    description: str = ""
+    """What the device calls itself."""
+    backends: Annotated[list[str], Field(json_schema_extra=ATOMIC)] = []
+    """ggml backends that see it, the one used first."""
+    aliases: Annotated[list[Alias], Field(json_schema_extra=ATOMIC)] = []
+    """Its names in the other backends."""
+    raw_index: int | None = None
+    """Position among all devices of its backend, before llama.cpp removes duplicates."""
+    type: DeviceType
+    """Discrete, Integrated or Remote."""
+    ambiguous: bool | None = None
+    """True when another device of the node looks alike and neither has an identifier."""
+    memory: Memory = Memory()
+    """Its memory."""
+    compute_capability: str | None = None
+    """CUDA compute capability, for example 8.9."""
+    driver: str | None = None
+    """Driver version."""
+    memory_bandwidth: int | None = None
+    """Peak bytes per second of its memory, from bus width and clock."""
+    reservations: Annotated[
+        list[Reservation],
+        Field(json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["pod"]}),
+    ] = []
+    """What is reserved on it, and for whom."""
+    deployments: Annotated[list[str], Field(json_schema_extra=ATOMIC)] = []
+    """ModelDeployments on it, as namespace/name."""
+    conditions: Annotated[
+        list[Condition],
+        Field(json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
+    ] = []
+    """Ready."""

@@ -1,0 +1,184 @@
+"""What a node agent tells the operator: the answer of `GET /v1/devices` and `GET /v1/header`.
+
+The node's name is not in it: the operator takes that from the agent pod's spec, which the agent cannot forge.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from paddock.api.base import Model
+
+REPORT_VERSION = "v1"
+
+
+class GgmlType(StrEnum):
+    """ggml's device types (ggml-backend.h)."""
+
+    CPU = "CPU"
+    GPU = "GPU"
+    IGPU = "IGPU"
+    ACCEL = "ACCEL"
+
+
+class ListedDevice(Model):
+    """One entry of ggml's device registry, joined with what the driver knows."""
+
+    name: str
+    """ggml's name, for example CUDA1."""
+    description: str = ""
+    """ggml's description, for example NVIDIA GeForce RTX 4080."""
+    backend: str
+    """Registry name, for example CUDA, ROCm, Vulkan, SYCL, RPC."""
+    type: GgmlType
+    """ggml's type."""
+    raw_index: int
+    """Position among all devices of its backend, in registry order."""
+    index: int | None = None
+    """Position in llama.cpp's own offload list; None when it would not be on it."""
+    duplicate_of: str | None = None
+    """Name of the device of another backend that is the same physical one."""
+    ambiguous: bool = False
+    """Another device of the same backend looks the same and neither has an id."""
+    memory_total: int | None = None
+    """Bytes; None when the driver does not say (ggml reports 0)."""
+    memory_free: int | None = None
+    """Bytes that were free before the listing itself took any; None when not known."""
+    pci_id: str | None = None
+    """Lower-case, four-digit domain: 0000:c1:00.0."""
+    uuid: str | None = None
+    """The driver's identifier, if it gives one."""
+    compute_capability: str | None = None
+    """CUDA compute capability, for example 8.9."""
+    memory_bandwidth: int | None = None
+    """Peak bytes per second, from bus width and memory clock."""
+
+
+class Fault(Model):
+    """Something that failed on the node; a fact, not an outage of the agent."""
+
+    code: Literal["LibraryMissing", "ListingCrashed", "ListingTimedOut", "ListingFailed", "DriverFailed", "NoDevice"]
+    """Which fault."""
+    message: str
+    """In a sentence."""
+
+
+class Library(Model):
+    """The ggml libraries that the listing used."""
+
+    folder: str
+    """Folder in the agent's container."""
+    version: str | None = None
+    """ggml_version()."""
+    commit: str | None = None
+    """ggml_commit()."""
+
+
+class NodeReport(Model):
+    """Answer of `GET /v1/devices`."""
+
+    version: Literal["v1"] = "v1"
+    """Version of this format."""
+    devices: list[ListedDevice] = []
+    """Every device of the registry except the CPU, in registry order."""
+    faults: list[Fault] = []
+    """What failed."""
+    library: Library | None = None
+    """Which libraries listed them."""
+    driver_version: str | None = None
+    """NVIDIA driver, for example 570.133.07."""
+    cuda_version: str | None = None
+    """Highest CUDA version of the driver, for example 12.8."""
+    architecture: str = "amd64"
+    """Processor of the node, as in image names."""
+    model_roots: list[str] = []
+    """Folders below which `GET /v1/header` reads."""
+    boot_id: str | None = None
+    """Changes with each boot of the node."""
+
+
+class TensorGroup(Model):
+    """Bytes of tensors that are treated alike when layers are offloaded."""
+
+    bytes: Annotated[int, Field(ge=0)]
+    """Sum of the sizes in the file's types."""
+    count: int
+    """Number of tensors."""
+
+
+class HeaderSummary(Model):
+    """What the operator needs to know of a GGUF file: some hundred bytes instead of the header's megabytes."""
+
+    architecture: str
+    """general.architecture."""
+    name: str | None = None
+    """general.name."""
+    file_bytes: int
+    """Size of the file, or of all parts of a split one."""
+    file_type: int | None = None
+    """general.file_type (quantisation)."""
+    parameters: int
+    """Sum of the elements of all tensors."""
+    files: int = 1
+    """Number of parts."""
+    block_count: int
+    """Layers."""
+    context_train: int | None = None
+    """Context length it was trained with."""
+    embedding_length: int
+    """Width."""
+    feed_forward: list[int] = []
+    """Feed-forward width per layer, or one for all."""
+    head_count: list[int] = []
+    """Attention heads per layer, or one for all."""
+    head_count_kv: list[int] = []
+    """Key-value heads per layer, or one for all; 0 = no attention in that layer."""
+    key_length: int
+    """Elements of a key per head."""
+    value_length: int
+    """Elements of a value per head."""
+    key_length_mla: int | None = None
+    """Multi-head latent attention: elements of the compressed key."""
+    sliding_window: int | None = None
+    """Tokens that windowed layers see; None without a window."""
+    sliding_layers: list[bool] = []
+    """Which layers are windowed; empty when none or unknown."""
+    recurrent: bool = False
+    """Has recurrent state (Mamba, RWKV, hybrids)."""
+    recurrent_state_bytes: int = 0
+    """Bytes of recurrent state per slot, an upper bound."""
+    vocabulary: int = 0
+    """Tokens in the vocabulary."""
+    input_tensors: TensorGroup
+    """Token embeddings, which stay in host memory."""
+    layer_tensors: TensorGroup
+    """Repeating layers."""
+    output_tensors: TensorGroup
+    """Output layer, with the tied embedding counted again."""
+
+
+class HeaderFault(Model):
+    """Why a header could not be read."""
+
+    code: Literal[
+        "ModelNotFound",
+        "ModelUnreadable",
+        "NotGguf",
+        "ModelTruncated",
+        "ModelUnsupported",
+        "SourceRefused",
+        "InspectionFailed",
+    ]
+    """A `Reason` of the vocabulary."""
+    message: str
+    """In a sentence, with the offset where the header is wrong."""
+
+
+class HeaderAnswer(Model):
+    """Answer of `GET /v1/header?path=...` and the log line of an inspector pod: exactly one of the two."""
+
+    summary: HeaderSummary | None = None
+    """The header, in short."""
+    fault: HeaderFault | None = None
+    """Or why not."""

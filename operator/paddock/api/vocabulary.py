@@ -1,0 +1,344 @@
+"""Every word that Paddock says to users and to Kubernetes, in one place.
+
+Condition types, reasons, verdicts per device, labels, annotations. The reference and the troubleshooting page are
+generated from the texts here. Reasons match the API's pattern for reasons, `[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?`.
+"""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+GROUP = "paddock.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+GRANULE = 256 * 1024 * 1024
+"""Bytes of the step in which memory is reserved and free memory is reported: 256 MiB."""
+
+
+class Label:
+    """Labels on the objects that Paddock makes or finds."""
+
+    DEPLOYMENT = f"{GROUP}/model-deployment"
+    """Name of the ModelDeployment that a Pod, Service or claim belongs to."""
+    COMPONENT = "app.kubernetes.io/component"
+    NAME = "app.kubernetes.io/name"
+    INSTANCE = "app.kubernetes.io/instance"
+    MANAGED_BY = "app.kubernetes.io/managed-by"
+    NODE_AGENT = "node-agent"
+    """Value of COMPONENT on agent pods."""
+    INSPECT = "model-inspector"
+    """Value of COMPONENT on the short pods that read a GGUF header from a claim."""
+    SERVER = "model-server"
+    """Value of COMPONENT on pods that serve a model."""
+    MODEL_ROOT = f"{GROUP}/model-root"
+    """Hash of the model root that a PersistentVolume and its claim give access to."""
+
+
+class Annotation:
+    """Annotations on objects; on a Pod they are the record from which all state can be rebuilt."""
+
+    PLACEMENT = f"{GROUP}/placement"
+    """On a Pod: JSON of the decision: node, devices, bytes, reason, policy."""
+    REVISION = f"{GROUP}/revision"
+    """On a Pod: hash of the part of the user's spec that its template was rendered from."""
+    PLACEMENT_SPEC = f"{GROUP}/placement-spec"
+    """On a Pod: hash of spec.placement when the decision was taken."""
+    RESTARTED_AT = f"{GROUP}/restarted-at"
+    """On a ModelDeployment: any new value rolls every replica once (`paddock restart`)."""
+    REPLICA = f"{GROUP}/replica"
+    """On a Pod: the number of the replica, from 0."""
+
+
+READINESS_GATE = f"{GROUP}/verified"
+"""Pod condition that the operator alone sets, once per container id, from evidence of where the buffers are."""
+
+
+class ConditionType(StrEnum):
+    """Condition types of a ModelDeployment; all of positive polarity."""
+
+    ACCEPTED = "Accepted"
+    PLACED = "Placed"
+    VERIFIED = "Verified"
+    AVAILABLE = "Available"
+    PROGRESSING = "Progressing"
+    READY = "Ready"
+
+
+CONDITION_MEANING: dict[ConditionType, str] = {
+    ConditionType.ACCEPTED: "The spec is understood and allowed, and the model's header could be read.",
+    ConditionType.PLACED: "Every wanted replica has a device (or the CPU, where allowed) reserved.",
+    ConditionType.VERIFIED: "Evidence shows that every running replica's buffers are on its reserved device, nowhere else.",
+    ConditionType.AVAILABLE: "Every wanted replica answers requests.",
+    ConditionType.PROGRESSING: "Something is still on its way to what the spec asks for.",
+    ConditionType.READY: "On a GPU: an agent lists the device and its memory is known.",
+}
+
+
+class Entry(NamedTuple):
+    """What a reason or verdict means, and what its reader can do."""
+
+    meaning: str
+    remedy: str
+
+
+class Reason(StrEnum):
+    """Reasons of conditions and of Events."""
+
+    # good news
+    VALID = "Valid"
+    PLACED = "Placed"
+    BUFFERS_ON_DEVICE = "BuffersOnDevice"
+    SERVING = "Serving"
+    COMPLETE = "Complete"
+    SUSPENDED = "Suspended"
+    # under way
+    READING_HEADER = "ReadingHeader"
+    STARTING = "Starting"
+    ROLLING_OUT = "RollingOut"
+    WAITING_FOR_DEVICE = "WaitingForDevice"
+    AWAITING_EVIDENCE = "AwaitingEvidence"
+    SCALING = "Scaling"
+    # refusals of the spec
+    INVALID_SPEC = "InvalidSpec"
+    ARGUMENT_REFUSED = "ArgumentRefused"
+    IMAGE_REFUSED = "ImageRefused"
+    SOURCE_REFUSED = "SourceRefused"
+    NO_IMAGE = "NoImage"
+    SERVICE_NAME_TAKEN = "ServiceNameTaken"
+    # the model file
+    MODEL_NOT_FOUND = "ModelNotFound"
+    MODEL_UNREADABLE = "ModelUnreadable"
+    NOT_GGUF = "NotGguf"
+    MODEL_TRUNCATED = "ModelTruncated"
+    MODEL_UNSUPPORTED = "ModelUnsupported"
+    CLAIM_NOT_FOUND = "ClaimNotFound"
+    INSPECTION_FAILED = "InspectionFailed"
+    # placement
+    NO_DEVICE = "NoDevice"
+    INSUFFICIENT_MEMORY = "InsufficientMemory"
+    DEVICE_NOT_FOUND = "DeviceNotFound"
+    NO_NODE_AGENT = "NoNodeAgent"
+    CPU_NOT_ALLOWED = "CpuNotAllowed"
+    # the server
+    WRONG_DEVICE = "WrongDevice"
+    CPU_FALLBACK = "CpuFallback"
+    SECOND_DEVICE = "SecondDevice"
+    NO_EVIDENCE = "NoEvidence"
+    SERVER_FAILED = "ServerFailed"
+    OUT_OF_MEMORY = "OutOfMemory"
+    STARTUP_TIMEOUT = "StartupTimeout"
+    UNSCHEDULABLE = "Unschedulable"
+    IMAGE_PULL_FAILED = "ImagePullFailed"
+    ADMISSION_FAILED = "AdmissionFailed"
+    POD_REFUSED = "PodRefused"
+    # GPUs
+    LISTED = "Listed"
+    AGENT_SILENT = "AgentSilent"
+    LISTING_FAILED = "ListingFailed"
+    NOT_LISTED = "NotListed"
+    MEMORY_UNKNOWN = "MemoryUnknown"
+
+
+REASONS: dict[Reason, Entry] = {
+    Reason.VALID: Entry("The spec is valid and the model's header was read.", "Nothing to do."),
+    Reason.PLACED: Entry("Every replica has its device; the message says which and why.", "Nothing to do."),
+    Reason.BUFFERS_ON_DEVICE: Entry(
+        "The server's own log names exactly the reserved device (by PCI id), and its model, KV and compute buffers are on it.",
+        "Nothing to do.",
+    ),
+    Reason.SERVING: Entry("Every replica is Ready.", "Nothing to do."),
+    Reason.COMPLETE: Entry("What runs is what the spec asks for.", "Nothing to do."),
+    Reason.SUSPENDED: Entry(
+        "spec.suspend is true: no replica runs and no device is reserved.", "Set spec.suspend to false to start."
+    ),
+    Reason.READING_HEADER: Entry("The GGUF header is being read, to know the memory need.", "Wait; it takes seconds."),
+    Reason.STARTING: Entry("A server loads the model.", "Wait; `paddock logs NAME` shows the load."),
+    Reason.ROLLING_OUT: Entry("Replicas of an older spec are being replaced.", "Wait."),
+    Reason.WAITING_FOR_DEVICE: Entry(
+        "No device has room now; the message says how many bytes are missing where.",
+        "Delete or scale down another deployment, shorten contextLength, or allow other devices. It starts by itself when room appears.",
+    ),
+    Reason.AWAITING_EVIDENCE: Entry("The server is up, its log has not been read yet.", "Wait; it takes a second."),
+    Reason.SCALING: Entry("Replicas are being added or removed.", "Wait."),
+    Reason.INVALID_SPEC: Entry(
+        "The spec has a value that cannot work; the message names the field.", "Correct the field and apply again."
+    ),
+    Reason.ARGUMENT_REFUSED: Entry(
+        "spec.serving.args holds an argument that is unknown, has its own field, or could break the pin or run code.",
+        "Remove it, or use the field that the message names.",
+    ),
+    Reason.IMAGE_REFUSED: Entry(
+        "spec.server.image is not in the operator's list of allowed images.",
+        "Use an allowed image, or ask the administrator to add it to `images.allowed` in the chart's values.",
+    ),
+    Reason.SOURCE_REFUSED: Entry(
+        "A file:// source lies outside the model roots that the administrator declared.",
+        "Use a path below one of the roots that the message lists, or ask for another entry in `modelRoots`.",
+    ),
+    Reason.NO_IMAGE: Entry(
+        "No server image is known for the chosen device's backend, driver and processor.",
+        "Set spec.server.image, or `images.servers` in the chart's values.",
+    ),
+    Reason.SERVICE_NAME_TAKEN: Entry(
+        "A Service of the deployment's name exists and belongs to somebody else.",
+        "Rename the deployment or remove that Service.",
+    ),
+    Reason.MODEL_NOT_FOUND: Entry(
+        "No such file on any node that could serve it.", "Check the path, and that the file is on the node."
+    ),
+    Reason.MODEL_UNREADABLE: Entry(
+        "The file exists but cannot be read by the server's user, or is not a regular file.",
+        "Make it readable for user 65532 (for example `chmod a+r`), and name a file, not a folder.",
+    ),
+    Reason.NOT_GGUF: Entry(
+        "The file does not begin like a GGUF file.", "Convert the model to GGUF, or name the right file."
+    ),
+    Reason.MODEL_TRUNCATED: Entry(
+        "The file is shorter than its own header says.",
+        "Copy or download it again; compare its size and checksum with the original.",
+    ),
+    Reason.MODEL_UNSUPPORTED: Entry(
+        "The header is valid but describes something that cannot be served.", "See the message."
+    ),
+    Reason.CLAIM_NOT_FOUND: Entry(
+        "The PersistentVolumeClaim of a pvc:// source does not exist.", "Create it in the same namespace."
+    ),
+    Reason.INSPECTION_FAILED: Entry(
+        "The pod that reads the header from the claim failed or never ran.",
+        "See the message and the Events of the inspector pod.",
+    ),
+    Reason.NO_DEVICE: Entry(
+        "No device passes the filters; the message counts the verdicts.",
+        "`paddock explain NAME` shows the verdict of each device.",
+    ),
+    Reason.INSUFFICIENT_MEMORY: Entry(
+        "The need is larger than any allowed device ever has.",
+        "Shorten contextLength, use a smaller cache type or quantisation, or add a larger GPU.",
+    ),
+    Reason.DEVICE_NOT_FOUND: Entry(
+        "None of the devices named in spec.placement.devices is known.", "Compare with `kubectl get gpus -o wide`."
+    ),
+    Reason.NO_NODE_AGENT: Entry(
+        "No node agent has reported yet.",
+        "See `kubectl -n paddock-system get pods`; is the agent's nodeSelector right?",
+    ),
+    Reason.CPU_NOT_ALLOWED: Entry(
+        "gpuLayers is 0, or no device is left, and spec.placement.allowCPU is false.",
+        "Set allowCPU to true to serve on the CPU.",
+    ),
+    Reason.WRONG_DEVICE: Entry(
+        "The server opened another device than the reserved one; it gets no traffic.",
+        "The message names both. Report it: driver, container runtime or image map devices wrongly.",
+    ),
+    Reason.CPU_FALLBACK: Entry(
+        "The server put buffers that belong on the device into host memory; it gets no traffic.",
+        "Check the driver and the container runtime of the node; see `paddock logs NAME`.",
+    ),
+    Reason.SECOND_DEVICE: Entry(
+        "The server opened more than one device; it gets no traffic.", "See the message; report it."
+    ),
+    Reason.NO_EVIDENCE: Entry(
+        "The server's log has no lines about devices and buffers, so nothing is proven; it gets no traffic.",
+        "Is spec.server.image a llama-server that logs at level 4?",
+    ),
+    Reason.SERVER_FAILED: Entry("The server exits; the message has its last error line.", "See `paddock logs NAME`."),
+    Reason.OUT_OF_MEMORY: Entry(
+        "The device, or the pod's memory limit, had less room than the estimate.",
+        "Look for foreign processes on the GPU; shorten contextLength; raise spec.server.resources.",
+    ),
+    Reason.STARTUP_TIMEOUT: Entry("The server did not finish loading in time.", "Raise spec.server.startupTimeout."),
+    Reason.UNSCHEDULABLE: Entry(
+        "The scheduler refuses the pod on the chosen node; the message is its own.",
+        "Free CPU or memory on the node, or add a toleration.",
+    ),
+    Reason.IMAGE_PULL_FAILED: Entry(
+        "The image cannot be pulled.", "Check its name, imagePullSecrets and the registry."
+    ),
+    Reason.ADMISSION_FAILED: Entry(
+        "The kubelet refused the pod (for example while a device plugin was restarting); it is made again with growing delay.",
+        "Wait; if it persists see the message.",
+    ),
+    Reason.POD_REFUSED: Entry(
+        "The API server refuses the pod: a quota, an admission policy, or the namespace's rules; the message is its own.",
+        "Change the quota or policy, or the spec.",
+    ),
+    Reason.LISTED: Entry("The node's agent lists the device.", "Nothing to do."),
+    Reason.AGENT_SILENT: Entry(
+        "The node's agent has not answered for a while. What runs is left alone, nothing new is placed here.",
+        "See the agent pod of that node.",
+    ),
+    Reason.LISTING_FAILED: Entry(
+        "ggml's or the driver's listing crashed, hung or failed on the node.",
+        "See the agent's log; check the driver (`nvidia-smi`).",
+    ),
+    Reason.NOT_LISTED: Entry(
+        "The device was there before and is not listed any more.", "Check the hardware and the driver."
+    ),
+    Reason.MEMORY_UNKNOWN: Entry(
+        "The driver does not say how much memory the device has.",
+        "Is the GPU full or in exclusive mode? See `nvidia-smi`.",
+    ),
+}
+
+
+class Verdict(StrEnum):
+    """Why a device was chosen, could have been, or was refused for one replica."""
+
+    CHOSEN = "Chosen"
+    FITS = "Fits"
+    NOT_READY = "NotReady"
+    NODE_NOT_READY = "NodeNotReady"
+    NODE_UNSCHEDULABLE = "NodeUnschedulable"
+    NODE_NOT_SELECTED = "NodeNotSelected"
+    NODE_TAINTED = "NodeTainted"
+    BACKEND_MISSING = "BackendMissing"
+    RUNTIME_CLASS_MISSING = "RuntimeClassMissing"
+    TYPE_NOT_ALLOWED = "TypeNotAllowed"
+    NOT_SELECTED = "NotSelected"
+    AMBIGUOUS = "Ambiguous"
+    MODEL_MISSING = "ModelMissing"
+    VOLUME_ELSEWHERE = "VolumeElsewhere"
+    MODEL_TOO_BIG = "ModelTooBig"
+    NO_ROOM = "NoRoom"
+
+
+VERDICTS: dict[Verdict, Entry] = {
+    Verdict.CHOSEN: Entry("This is the device.", "Nothing to do."),
+    Verdict.FITS: Entry(
+        "It would do, but the policy ranks another one higher.", "Name it in spec.placement.devices to have it."
+    ),
+    Verdict.NOT_READY: Entry(
+        "The device is not listed, its memory is unknown, or its agent is silent.", "See the GPU's Ready condition."
+    ),
+    Verdict.NODE_NOT_READY: Entry("The node is not Ready.", "See `kubectl describe node`."),
+    Verdict.NODE_UNSCHEDULABLE: Entry("The node is cordoned.", "`kubectl uncordon` it when it may serve again."),
+    Verdict.NODE_NOT_SELECTED: Entry(
+        "spec.placement.nodeSelector excludes the node.", "Change the selector or the node's labels."
+    ),
+    Verdict.NODE_TAINTED: Entry(
+        "The node has a taint that spec.server.tolerations does not tolerate.", "Add a toleration."
+    ),
+    Verdict.BACKEND_MISSING: Entry(
+        "No server image is known for the device's backend.",
+        "Set `images.servers` in the chart's values, or spec.server.image.",
+    ),
+    Verdict.RUNTIME_CLASS_MISSING: Entry(
+        "The RuntimeClass that gives an NVIDIA GPU to a container does not exist.",
+        "Install the NVIDIA container toolkit with its RuntimeClass, or set `runtimeClasses.nvidia` in the chart's values.",
+    ),
+    Verdict.TYPE_NOT_ALLOWED: Entry(
+        "An integrated GPU is used only when no discrete one is allowed or fits, or when spec.placement.allowIntegrated is Always.",
+        "Set allowIntegrated to Always.",
+    ),
+    Verdict.NOT_SELECTED: Entry("spec.placement.devices does not name it.", "Add it to the list."),
+    Verdict.AMBIGUOUS: Entry(
+        "Another device of the node looks exactly alike and neither has an id.", "Use a driver that gives PCI ids."
+    ),
+    Verdict.MODEL_MISSING: Entry("The model file is not on the device's node.", "Copy it there."),
+    Verdict.VOLUME_ELSEWHERE: Entry(
+        "The claim's volume cannot be reached from the node.", "Use a volume that the node can mount."
+    ),
+    Verdict.MODEL_TOO_BIG: Entry(
+        "Even empty it has less memory than the need.", "Shorten contextLength or use a smaller quantisation."
+    ),
+    Verdict.NO_ROOM: Entry("It fits an empty device, but others hold the memory now.", "Wait, or free it."),
+}

@@ -1,0 +1,1 @@
+"""The command line: `paddock`, also `kubectl paddock`."""

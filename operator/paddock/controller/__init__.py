@@ -1,0 +1,1 @@
+"""The operator process: observe, plan (by `paddock.core`), apply."""

@@ -1,0 +1,1 @@
+"""What Paddock thinks: pure functions on frozen values. No I/O, no clock."""
