@@ -297,13 +297,13 @@ class ModelDeploymentSpec(Model):
     suspend: bool = False
     """True: stop every replica and give the devices back, keep the rest."""
     model: ModelSpec
-    """Which model."""
+    """Which model is served."""
     serving: ServingSpec = ServingSpec()
-    """How it is served."""
+    """How llama-server serves it. Each default is stated to the server, so that a new server cannot change it."""
     placement: PlacementSpec = PlacementSpec()
-    """Where it may run."""
+    """Where the model may run and how a device is picked."""
     server: ServerSpec = ServerSpec()
-    """The pods."""
+    """The pods that serve the model."""
 
 
 class Condition(Model):
@@ -314,7 +314,7 @@ class Condition(Model):
     status: Literal["True", "False", "Unknown"]
     """Whether it holds."""
     reason: Annotated[str, Field(max_length=128)]
-    """Why, in one word; docs/troubleshooting.md explains each."""
+    """Why, in one word; docs/reference/reasons.md explains each."""
     message: Annotated[str, Field(max_length=4096)]
     """Why, in a sentence with numbers."""
     observed_generation: int | None = None
@@ -351,7 +351,7 @@ class ReplicaPlacement(Model):
     """Its Pod."""
     node: str | None = None
     """Its node; absent for a replica on the CPU, whose node the scheduler picks."""
-    devices: list[PlacedDevice] = []
+    devices: Annotated[list[PlacedDevice], Field(json_schema_extra=ATOMIC)] = []
     """Its devices; empty on the CPU."""
     reason: str
     """Why here, in a sentence."""

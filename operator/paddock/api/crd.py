@@ -1,0 +1,188 @@
+"""The CustomResourceDefinitions, generated from the models: what crds/ holds and `paddock crds` prints."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import yaml  # in the extra `cli`; neither the operator nor the agent imports this module
+from pydantic import BaseModel
+
+from paddock.api.gpu import GPUStatus
+from paddock.api.modeldeployment import MAX_NAME, ModelDeploymentSpec, ModelDeploymentStatus, rules
+from paddock.api.schema import Schema, structural
+from paddock.api.vocabulary import GROUP, VERSION, ConditionType
+
+NAME_PATTERN = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
+"""Names of ModelDeployments: the Service has the same name, and a Service's name starts with a letter."""
+
+NAME_RULES = rules(
+    (
+        f"self.metadata.name.matches('{NAME_PATTERN}')",
+        "metadata.name must start with a letter, hold only a-z, 0-9 and -, and not end with -: its Service's name",
+    ),
+    (
+        f"self.metadata.name.size() <= {MAX_NAME}",
+        f"metadata.name must have at most {MAX_NAME} characters: pods add a revision and a number to it",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of `kubectl get`; wide ones are shown by `-o wide` only."""
+
+    name: str
+    path: str
+    type: str = "string"
+    wide: bool = False
+    format: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the entry of additionalPrinterColumns."""
+        out: dict[str, Any] = {"name": self.name, "type": self.type, "jsonPath": self.path}
+        if self.format:
+            out["format"] = self.format
+        return out | ({"priority": 1} if self.wide else {})
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One custom resource."""
+
+    kind: str
+    plural: str
+    scope: str
+    description: str
+    status: type[BaseModel]
+    columns: tuple[Column, ...]
+    spec: type[BaseModel] | None = None
+    short_names: tuple[str, ...] = ()
+    rules: tuple[tuple[str, Any], ...] = ()
+    scalable: bool = False
+
+    @property
+    def file_name(self) -> str:
+        """Name of its file in crds/."""
+        return f"{GROUP}_{self.plural}.yaml"
+
+    @property
+    def schema(self) -> Schema:
+        """Structural schema of the whole object."""
+        properties: Schema = {
+            "apiVersion": {"type": "string", "description": "Version of this schema."},
+            "kind": {"type": "string", "description": "Kind of this object."},
+            "metadata": {"type": "object"},
+        }
+        if self.spec:
+            properties["spec"] = structural(self.spec, defaults=True)
+        properties["status"] = structural(self.status, defaults=False)
+        return {
+            "description": self.description,
+            "type": "object",
+            **dict(self.rules),
+            **({"required": ["spec"]} if self.spec else {}),
+            "properties": properties,
+        }
+
+    def definition(self) -> dict[str, Any]:
+        """Give the CustomResourceDefinition."""
+        names: dict[str, Any] = {
+            "kind": self.kind,
+            "listKind": f"{self.kind}List",
+            "plural": self.plural,
+            "singular": self.kind.lower(),
+            "categories": ["paddock"],
+        }
+        if self.short_names:
+            names["shortNames"] = list(self.short_names)
+        subresources: dict[str, Any] = {"status": {}}
+        if self.scalable:
+            subresources["scale"] = {
+                "specReplicasPath": ".spec.replicas",
+                "statusReplicasPath": ".status.replicas",
+                "labelSelectorPath": ".status.selector",
+            }
+        version = {
+            "name": VERSION,
+            "served": True,
+            "storage": True,
+            "subresources": subresources,
+            "additionalPrinterColumns": [column.to_dict() for column in self.columns],
+            "schema": {"openAPIV3Schema": self.schema},
+        }
+        return {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": f"{self.plural}.{GROUP}"},
+            "spec": {"group": GROUP, "scope": self.scope, "names": names, "versions": [version]},
+        }
+
+
+def _condition(kind: ConditionType, field: str = "status") -> str:
+    return f'.status.conditions[?(@.type=="{kind}")].{field}'
+
+
+MODEL_DEPLOYMENT = Kind(
+    kind="ModelDeployment",
+    plural="modeldeployments",
+    scope="Namespaced",
+    short_names=("mdep",),
+    description="One GGUF model, served by llama-server, each replica whole on one GPU: the one that was chosen for it "
+    "or named by you, and proven from the server's own log before it gets traffic.",
+    spec=ModelDeploymentSpec,
+    status=ModelDeploymentStatus,
+    rules=tuple(NAME_RULES.items()),
+    scalable=True,
+    columns=(
+        Column("Ready", ".status.readyReplicas", "integer"),
+        Column("Replicas", ".spec.replicas", "integer"),
+        Column("GPU", ".status.placements[0].devices[0].name"),
+        Column("Node", ".status.placements[0].node"),
+        Column("Placed", _condition(ConditionType.PLACED)),
+        Column("Verified", _condition(ConditionType.VERIFIED)),
+        Column("Available", _condition(ConditionType.AVAILABLE)),
+        Column("Age", ".metadata.creationTimestamp", "date"),
+        Column("Policy", ".spec.placement.policy", wide=True),
+        Column("Context", ".spec.serving.contextLength", "integer", wide=True),
+        Column("Source", ".spec.model.source", wide=True),
+        Column("Reason", _condition(ConditionType.AVAILABLE, "reason"), wide=True),
+    ),
+)
+
+GPU = Kind(
+    kind="GPU",
+    plural="gpus",
+    scope="Cluster",
+    description="One physical device of the fleet, as the agent of its node reports it, and what is reserved on it. "
+    "Written by the operator alone.",
+    status=GPUStatus,
+    columns=(
+        Column("Node", ".status.node"),
+        Column("Index", ".status.index", "integer"),
+        Column("Device", ".status.name"),
+        Column("Description", ".status.description"),
+        Column("Type", ".status.type"),
+        Column("Memory", ".status.memory.total"),
+        Column("Free", ".status.memory.free"),
+        Column("Reserved", ".status.memory.reserved"),
+        Column("Ready", _condition(ConditionType.READY)),
+        Column("Deployments", ".status.deployments"),
+        Column("UUID", ".status.uuid", wide=True),
+        Column("PCI", ".status.pciId", wide=True),
+        Column("Backends", ".status.backends", wide=True),
+        Column("Driver", ".status.driver", wide=True),
+    ),
+)
+
+KINDS = (MODEL_DEPLOYMENT, GPU)
+
+
+def crds() -> dict[str, str]:
+    """Give the definitions as YAML, by file name."""
+    return {kind.file_name: _to_yaml(kind.definition()) for kind in KINDS}
+
+
+def _to_yaml(definition: dict[str, Any]) -> str:
+    # Rules and list types are shared between fields; a copy without sharing is written without YAML anchors.
+    unshared = json.loads(json.dumps(definition))
+    return yaml.safe_dump(unshared, sort_keys=False, width=110, allow_unicode=True)

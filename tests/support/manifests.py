@@ -1,0 +1,152 @@
+"""ModelDeployments that the API server must take, and ones that it must refuse with a message that helps.
+
+Only what the CRD's schema and rules decide is here; what the operator refuses by a condition is tested elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+Manifest = dict[str, Any]
+
+
+class Bad(NamedTuple):
+    """A manifest and a part of the message that its user must see."""
+
+    manifest: Manifest
+    message: str
+
+
+def deployment(name: str = "gemma", **spec: Any) -> Manifest:
+    """Give a ModelDeployment: a valid one, except for what `spec` replaces."""
+    return {
+        "apiVersion": "paddock.dev/v1alpha1",
+        "kind": "ModelDeployment",
+        "metadata": {"name": name},
+        "spec": {"model": {"source": "file:///models/gemma.gguf"}, **spec},
+    }
+
+
+def source(text: str) -> Manifest:
+    """Give a ModelDeployment of this model source."""
+    return deployment(model={"source": text})
+
+
+def serving(**fields: Any) -> Manifest:
+    """Give a ModelDeployment with these fields of spec.serving."""
+    return deployment(serving=fields)
+
+
+def devices(*references: dict[str, Any]) -> Manifest:
+    """Give a ModelDeployment that names these devices."""
+    return deployment(placement={"devices": list(references)})
+
+
+def server(**fields: Any) -> Manifest:
+    """Give a ModelDeployment with these fields of spec.server."""
+    return deployment(server=fields)
+
+
+UUID = "GPU-3e0a1d52-0000-4000-8000-00000000000a"
+
+GOOD: dict[str, Manifest] = {
+    "minimal": deployment(),
+    "name-of-40": deployment("a" * 40),
+    "claim-source": source("pvc://models/folder/gemma.gguf"),
+    "double-dots-in-a-file-name": source("file:///models/gemma..v2.gguf"),
+    "every-serving-field": serving(
+        contextLength=32768,
+        parallel=4,
+        cacheTypeK="q8_0",
+        cacheTypeV="q8_0",
+        batch=512,
+        ubatch=512,
+        flashAttention="On",
+        mode="Embedding",
+        gpuLayers="All",
+        apiKeySecretRef={"name": "key"},
+        args=["--temp", "0.2"],
+    ),
+    "on-the-cpu": deployment(serving={"gpuLayers": 0}, placement={"allowCPU": True}),
+    "devices-in-every-spelling": devices(
+        {"uuid": UUID},
+        {"node": "node1", "pciId": "0000:41:00.0"},
+        {"node": "node1", "index": 0},
+        {"node": "node1", "name": "CUDA0"},
+    ),
+    "every-server-field": server(
+        image="ghcr.io/ggml-org/llama.cpp:server-cuda-b11434",
+        imagePullSecrets=[{"name": "registry"}],
+        runtimeClassName="nvidia",
+        resources={"requests": {"cpu": 1, "memory": "1.5Gi"}, "limits": {"cpu": "1500m", "ephemeral-storage": "1e9"}},
+        priorityClassName="high",
+        tolerations=[{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}],
+        podLabels={"team": "a", "example.com/team": "a"},
+        podAnnotations={"example.com/note": "any text"},
+        startupTimeout="1h30m",
+    ),
+    "suspended-with-no-replica": deployment(replicas=0, suspend=True),
+    "unknown-field-is-dropped": deployment(future={"field": 1}),
+}
+
+BAD: dict[str, Bad] = {
+    "name-begins-with-digit": Bad(deployment("7b"), "metadata.name must start with a letter"),
+    "name-with-dot": Bad(deployment("gemma.v1"), "metadata.name must start with a letter, hold only a-z, 0-9 and -"),
+    "name-of-41": Bad(deployment("a" * 41), "metadata.name must have at most 40 characters"),
+    "no-spec": Bad({key: value for key, value in deployment().items() if key != "spec"}, "spec: Required value"),
+    "no-model": Bad({**deployment(), "spec": {}}, "spec.model: Required value"),
+    "source-empty": Bad(source(""), "spec.model.source"),
+    "source-is-a-plain-path": Bad(source("/models/gemma.gguf"), "source must be file:///PATH"),
+    "source-of-unknown-scheme": Bad(source("https://example.com/gemma.gguf"), "source must be file:///PATH"),
+    "source-with-host": Bad(source("file://models/gemma.gguf"), "source must be file:///PATH"),
+    "source-climbs": Bad(source("file:///models/../etc/shadow"), "source must not contain . or .. segments"),
+    "source-is-a-folder": Bad(source("file:///models/"), "source must name a file, not a folder"),
+    "source-with-space": Bad(source("file:///models/my model.gguf"), "printable ASCII without spaces"),
+    "source-with-newline": Bad(source("file:///models/x\n--rpc"), "printable ASCII without spaces"),
+    "source-claim-without-path": Bad(source("pvc://claim"), "a pvc source is pvc://CLAIM/PATH"),
+    "source-claim-in-capitals": Bad(source("pvc://Claim/x.gguf"), "a pvc source is pvc://CLAIM/PATH"),
+    "source-too-long": Bad(source("file:///models/" + "x" * 1024), "Too long"),
+    "context-zero": Bad(serving(contextLength=0), "should be greater than or equal to 1"),
+    "context-negative": Bad(serving(contextLength=-4096), "should be greater than or equal to 1"),
+    "context-absurd": Bad(serving(contextLength=2**31), "spec.serving.contextLength"),
+    "context-is-text": Bad(serving(contextLength="8k"), 'must be of type integer: "string"'),
+    "parallel-zero": Bad(serving(parallel=0), "spec.serving.parallel"),
+    "parallel-too-many": Bad(serving(parallel=257), "should be less than or equal to 256"),
+    "cache-type-unknown": Bad(serving(cacheTypeK="q3_k"), 'Unsupported value: "q3_k": supported values: "f32"'),
+    "ubatch-above-batch": Bad(serving(batch=256, ubatch=512), "ubatch must not be larger than batch"),
+    "ubatch-above-default-batch": Bad(serving(ubatch=4096), "ubatch must not be larger than batch"),
+    "quantized-values-without-flash": Bad(
+        serving(cacheTypeV="q8_0", flashAttention="Off"), "a quantized cacheTypeV needs FlashAttention"
+    ),
+    "mode-in-lower-case": Bad(serving(mode="chat"), 'Unsupported value: "chat"'),
+    "layers-partly": Bad(serving(gpuLayers=20), "gpuLayers must be All (on one device) or 0 (on the CPU)"),
+    "layers-other-word": Bad(serving(gpuLayers="Auto"), "gpuLayers must be All"),
+    "secret-without-name": Bad(serving(apiKeySecretRef={"key": "k"}), "apiKeySecretRef.name: Required value"),
+    "too-many-args": Bad(serving(args=["--temp"] * 65), "must have at most 64 items"),
+    "empty-arg": Bad(serving(args=[""]), "spec.serving.args[0]"),
+    "replicas-negative": Bad(deployment(replicas=-1), "should be greater than or equal to 0"),
+    "policy-unknown": Bad(deployment(placement={"policy": "Fastest"}), 'Unsupported value: "Fastest"'),
+    "device-empty": Bad(devices({}), "a device is named by uuid alone, or by node together with"),
+    "device-uuid-and-node": Bad(devices({"uuid": UUID, "node": "node1"}), "a device is named by uuid alone"),
+    "device-index-without-node": Bad(devices({"index": 1}), "a device is named by uuid alone"),
+    "device-node-alone": Bad(devices({"node": "node1"}), "exactly one of pciId, index and name is needed"),
+    "device-index-and-name": Bad(
+        devices({"node": "node1", "index": 1, "name": "CUDA1"}), "exactly one of pciId, index and name is needed"
+    ),
+    "device-index-negative": Bad(devices({"node": "node1", "index": -1}), "should be greater than or equal to 0"),
+    "device-pci-short": Bad(devices({"node": "node1", "pciId": "41:00.0"}), "spec.placement.devices[0].pciId"),
+    "device-uuid-with-comma": Bad(devices({"uuid": "GPU-a,GPU-b"}), "spec.placement.devices[0].uuid"),
+    "image-with-space": Bad(server(image="llama --rpc"), "spec.server.image"),
+    "resource-gpu": Bad(
+        server(resources={"limits": {"nvidia.com/gpu": 1}}), "only cpu, memory and ephemeral-storage can be set"
+    ),
+    "resource-zero": Bad(server(resources={"requests": {"cpu": 0}}), "resources must be positive quantities"),
+    "resource-negative": Bad(
+        server(resources={"requests": {"memory": "-1Gi"}}), "resources must be positive quantities"
+    ),
+    "resource-not-a-quantity": Bad(server(resources={"limits": {"memory": "8 GB"}}), "spec.server.resources.limits"),
+    "label-reserved": Bad(server(podLabels={"paddock.dev/model-deployment": "x"}), "are reserved"),
+    "annotation-reserved": Bad(server(podAnnotations={"nvidia.cdi.k8s.io/gpu": "all"}), "are reserved"),
+    "timeout-without-unit": Bad(server(startupTimeout="600"), "spec.server.startupTimeout"),
+    "toleration-effect-unknown": Bad(server(tolerations=[{"effect": "Never"}]), 'Unsupported value: "Never"'),
+}
