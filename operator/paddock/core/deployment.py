@@ -1,0 +1,106 @@
+"""A ModelDeployment as the operator reads it: parsed once at the border, frozen afterwards."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+
+from paddock.api.modeldeployment import ModelDeploymentSpec
+from paddock.api.vocabulary import API_VERSION, Annotation, Label
+
+KIND = "ModelDeployment"
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """The object, as far as it is needed."""
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    spec: ModelDeploymentSpec | None
+    """None when it cannot be read; `problem` says why."""
+    problem: str = ""
+    deleting: bool = False
+    restarted_at: str = ""
+    status: Mapping[str, Any] = field(default_factory=dict, compare=False, hash=False)
+
+    @property
+    def key(self) -> str:
+        """namespace/name."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def owner_reference(self) -> dict[str, Any]:
+        """What makes Kubernetes remove an object together with this one."""
+        return {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "name": self.name,
+            "uid": self.uid,
+            "controller": True,
+            "blockOwnerDeletion": False,
+        }
+
+    @property
+    def selector(self) -> dict[str, str]:
+        """Labels that its server pods have."""
+        return {Label.DEPLOYMENT: self.name, Label.COMPONENT: Label.SERVER}
+
+
+def deployment_of(body: Mapping[str, Any]) -> Deployment:
+    """Read an object of the API server."""
+    meta = body["metadata"]
+    spec: ModelDeploymentSpec | None = None
+    problem = ""
+    try:
+        spec = ModelDeploymentSpec.model_validate(body.get("spec") or {})
+    except ValidationError as error:
+        first = error.errors()[0]
+        problem = f"spec.{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+    return Deployment(
+        namespace=meta["namespace"],
+        name=meta["name"],
+        uid=meta["uid"],
+        generation=meta.get("generation", 0),
+        spec=spec,
+        problem=problem,
+        deleting="deletionTimestamp" in meta,
+        restarted_at=(meta.get("annotations") or {}).get(Annotation.RESTARTED_AT, ""),
+        status=body.get("status") or {},
+    )
+
+
+def _digest(value: object) -> str:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def revision(deployment: Deployment) -> str:
+    """Give the hash of what the user says about a server: a change of it rolls the replicas.
+
+    Only values that differ from the defaults count, so that a new operator with new fields changes no hash. Not in it:
+    replicas, suspend, placement (looked at on its own) and the operator's own choices.
+    """
+    spec = deployment.spec
+    if spec is None:
+        return ""
+    parts = {
+        "model": spec.model.model_dump(mode="json", exclude_defaults=True),
+        "serving": spec.serving.model_dump(mode="json", exclude_defaults=True),
+        "server": spec.server.model_dump(mode="json", exclude_defaults=True),
+        "restarted": deployment.restarted_at,
+    }
+    return _digest(parts)
+
+
+def placement_hash(deployment: Deployment) -> str:
+    """Give the hash of what the user says about devices and nodes, the policy left out: its change moves nothing."""
+    spec = deployment.spec
+    if spec is None:
+        return ""
+    return _digest(spec.placement.model_dump(mode="json", exclude_defaults=True, exclude={"policy"}))

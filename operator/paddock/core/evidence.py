@@ -1,0 +1,186 @@
+"""Read from llama-server's own log where the model is.
+
+`offloaded N/N layers to GPU` is no evidence: it repeats what was asked for. Evidence is the `using device` line, which
+carries the PCI id, together with the size lines of the model, KV, recurrent-state and compute buffers
+(llama.cpp b11434 at log level 4: llama_prepare_model_devices, load_tensors, llama_kv_cache, sched_reserve).
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from paddock.api.vocabulary import Reason
+from paddock.core.quantity import MIB, human
+
+_DEVICE = re.compile(r"using device (\S+) \((.*)\) \(([^()]*)\) - \d+ MiB free\s*$")
+_BUFFER = re.compile(r":\s+(\S.*?)\s+(model|KV|RS|compute) buffer size =\s+([0-9.]+) MiB")
+_HOST = re.compile(r"^(CPU|CPU_Mapped|CPU_REPACK|CPU_AARCH64|BLAS|.*_Host)$")
+_TOLERANCE = 2 * MIB
+"""Sizes are printed in MiB with two digits, and buffers are padded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A device that the server says it uses."""
+
+    name: str
+    description: str
+    pci_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLog:
+    """What a server's log says of devices and buffers. Sizes in bytes."""
+
+    devices: tuple[Opened, ...] = ()
+    buffers: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Bytes by (buffer name, kind); kind is model, KV, RS or compute. Lines of one buffer are summed."""
+
+    def on(self, name: str) -> int:
+        """Give the bytes in buffers of this name."""
+        return sum(size for (where, _), size in self.buffers.items() if where == name)
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the placement reserved."""
+
+    name_in_pod: str | None
+    """ggml's name inside the pod; None for a replica on the CPU."""
+    pci_id: str | None = None
+    description: str = ""
+    host_weights: int = 0
+    """Bytes of weights that belong in host memory: the token embeddings."""
+    need: int = 0
+    """Bytes reserved on the device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The finding: verified or not, in one sentence."""
+
+    verified: bool
+    reason: Reason
+    message: str
+
+
+def parse_log(text: str) -> ServerLog:
+    """Collect device and buffer lines; everything else is passed over."""
+    devices: list[Opened] = []
+    buffers: dict[tuple[str, str], int] = {}
+    for line in text.splitlines():
+        if found := _DEVICE.search(line):
+            name, description, pci_id = found.groups()
+            devices.append(Opened(name, description, None if pci_id == "unknown id" else pci_id.lower()))
+        elif found := _BUFFER.search(line):
+            where, kind, size = found.groups()
+            key = (where, kind)
+            # The compute line is printed again whenever the graph is reserved anew; the last one holds.
+            buffers[key] = int(float(size) * MIB) + (0 if kind == "compute" else buffers.get(key, 0))
+    return ServerLog(tuple(devices), buffers)
+
+
+def judge(log: ServerLog, expected: Expected) -> Evidence:
+    """Compare what the log says with what was reserved."""
+    if not log.buffers:
+        return Evidence(False, Reason.NO_EVIDENCE, "the server's log has no buffer lines")
+    if expected.name_in_pod is None:
+        return _judge_cpu(log)
+    if not log.devices:
+        where = ", ".join(sorted({name for name, _ in log.buffers}))
+        return Evidence(
+            False,
+            Reason.CPU_FALLBACK,
+            f"the server opened no device, its buffers are in {where}; expected {_want(expected)}",
+        )
+    if len(log.devices) > 1:
+        opened = " and ".join(_tell(one) for one in log.devices)
+        return Evidence(False, Reason.SECOND_DEVICE, f"the server opened {opened}; expected only {_want(expected)}")
+    return _judge_one(log, log.devices[0], expected)
+
+
+def _judge_one(log: ServerLog, opened: Opened, expected: Expected) -> Evidence:
+    same = (
+        opened.pci_id == expected.pci_id if expected.pci_id and opened.pci_id else opened.name == expected.name_in_pod
+    )
+    held = human(log.on(opened.name))
+    if not same:
+        return Evidence(
+            False, Reason.WRONG_DEVICE, f"{_tell(opened)} holds {held}; the model belongs on {_want(expected)}"
+        )
+    others = sorted({name for name, _ in log.buffers if name != opened.name and not _HOST.match(name)})
+    if others:
+        message = f"{', '.join(others)} holds {human(sum(log.on(one) for one in others))} beside {_tell(opened)}"
+        return Evidence(False, Reason.SECOND_DEVICE, message)
+    if stray := _in_host(log, opened, expected):
+        return Evidence(False, Reason.CPU_FALLBACK, f"{stray}; it belongs on {_want(expected)}, which holds {held}")
+    if expected.need and log.on(opened.name) > expected.need:
+        message = f"{_tell(opened)} holds {held}, more than the {human(expected.need)} reserved"
+        return Evidence(False, Reason.OUT_OF_MEMORY, message)
+    return Evidence(True, Reason.BUFFERS_ON_DEVICE, f"{_tell(opened)} holds {held}: {_kinds(log, opened.name)}")
+
+
+def _in_host(log: ServerLog, opened: Opened, expected: Expected) -> str | None:
+    """Name what lies in host memory and should not, or what is missing on the device."""
+    host = {key: size for key, size in log.buffers.items() if _HOST.match(key[0])}
+    weights = sum(size for (_, kind), size in host.items() if kind == "model")
+    if any(name == "CPU_REPACK" for name, _ in host):
+        return "weights were repacked for the CPU"
+    if weights > expected.host_weights + _TOLERANCE:
+        return f"{human(weights)} of weights are in host memory, {human(expected.host_weights)} expected"
+    for kind, word in (("KV", "key-value cache"), ("RS", "recurrent state")):
+        size = sum(bytes_ for (_, one), bytes_ in host.items() if one == kind)
+        if size:
+            return f"{human(size)} of {word} is in host memory"
+    if not log.buffers.get((opened.name, "model")):
+        return "no weights are on the device"
+    if not log.buffers.get((opened.name, "compute")):
+        return "no compute buffer is on the device"
+    return None
+
+
+def _judge_cpu(log: ServerLog) -> Evidence:
+    others = sorted({name for name, _ in log.buffers if not _HOST.match(name)})
+    if log.devices or others:
+        what = ", ".join([_tell(one) for one in log.devices] + others)
+        return Evidence(False, Reason.WRONG_DEVICE, f"the server uses {what}; it belongs on the CPU")
+    total = sum(log.buffers.values())
+    return Evidence(True, Reason.BUFFERS_ON_DEVICE, f"host memory holds {human(total)}, no device was opened")
+
+
+def _kinds(log: ServerLog, name: str) -> str:
+    sizes = {kind: size for (where, kind), size in log.buffers.items() if where == name}
+    return ", ".join(f"{kind} {human(sizes[kind])}" for kind in ("model", "KV", "RS", "compute") if kind in sizes)
+
+
+def _tell(opened: Opened) -> str:
+    return f"{opened.description} ({opened.pci_id or opened.name})"
+
+
+def _want(expected: Expected) -> str:
+    return f"{expected.description or expected.name_in_pod} ({expected.pci_id or expected.name_in_pod})"
+
+
+_ERRORS = re.compile(r"(?:^|\s)E\s+(.*)$|^(error.*|fakegpu.*|terminate called.*)$", re.IGNORECASE)
+_MEMORY = re.compile(r"out of memory|failed to allocate|unable to allocate|cudaMalloc failed", re.IGNORECASE)
+
+
+def last_error(text: str) -> tuple[Reason, str] | None:
+    """Give the reason and the first telling error line of a server that ended; None when it printed none."""
+    errors = [line.strip() for line in text.splitlines() if _ERRORS.search(line)]
+    memory = [line for line in errors if _MEMORY.search(line)] or [
+        line.strip() for line in text.splitlines() if _MEMORY.search(line)
+    ]
+    if memory:
+        return Reason.OUT_OF_MEMORY, _bare(memory[0])
+    return (
+        (Reason.SERVER_FAILED, _bare(errors[-1] if "exiting" not in errors[-1] or len(errors) == 1 else errors[-2]))
+        if errors
+        else None
+    )
+
+
+def _bare(line: str) -> str:
+    """Drop the time and level in front of a log line, and what would not fit a message."""
+    found = re.match(r"^(?:\d+\.){2,3}\d+ [A-Z] +(.*)$", line)
+    return (found.group(1) if found else line)[:400]

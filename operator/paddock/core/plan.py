@@ -1,0 +1,100 @@
+"""What to do about a deployment's pods: which to remove, which to make. Pure: looks at values, decides, does nothing."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from paddock.core.deployment import Deployment
+from paddock.core.replica import Replica
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """A pod to delete, and why (for the log and the Event)."""
+
+    replica: Replica
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A replica that has no current pod yet."""
+
+    number: int
+    replacing: Replica | None = None
+    """The pod of an older spec that serves until this one is Ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The next steps."""
+
+    wanted: tuple[Wanted, ...] = ()
+    removals: tuple[Removal, ...] = ()
+    current: tuple[Replica, ...] = ()
+    """Pods that are as the spec asks, leaving ones excluded."""
+    outdated: tuple[Replica, ...] = ()
+    """Pods of an older spec that still serve."""
+    leaving: tuple[Replica, ...] = ()
+    """Pods on their way out; their device is theirs until they are gone."""
+
+
+def wanted_replicas(deployment: Deployment) -> int:
+    """Give how many replicas there should be now."""
+    if deployment.spec is None or deployment.spec.suspend:
+        return 0
+    return deployment.spec.replicas
+
+
+def plan(
+    deployment: Deployment,
+    replicas: Sequence[Replica],
+    revision: str,
+    placement_hash: str,
+    satisfies: Callable[[Replica], bool],
+) -> Plan:
+    """Compare what runs with what should run.
+
+    `satisfies` tells whether a pod's device and node are allowed by the present spec; it is asked only when
+    spec.placement changed after the pod was made.
+    """
+    count = wanted_replicas(deployment)
+    mine = [one for one in replicas if one.owner_uid == deployment.uid]
+    leaving = [one for one in mine if one.deleting]
+    alive = [one for one in mine if not one.deleting]
+    removals = [Removal(one, one.waiting_message or "it failed") for one in alive if one.failed]
+    removals += [Removal(one, "not wanted any more") for one in alive if not one.failed and one.number >= count]
+    alive = [one for one in alive if not one.failed and one.number < count]
+
+    def is_current(one: Replica) -> bool:
+        return one.revision == revision and (one.placement_spec == placement_hash or satisfies(one))
+
+    current = _one_each(one for one in alive if is_current(one))
+    kept = {one.name for one in current.values()}
+    outdated = _one_each(one for one in alive if one.name not in kept)
+    extra = [one for one in alive if one.name not in kept | {two.name for two in outdated.values()}]
+    removals += [Removal(one, "another pod has its number") for one in extra]
+
+    wanted: list[Wanted] = []
+    settled = all(one.ready for one in current.values())
+    for number in range(count):
+        old, new = outdated.get(number), current.get(number)
+        if new is not None:
+            if old is not None and new.ready:
+                removals.append(Removal(old, "its successor is Ready"))
+        elif old is None:
+            wanted.append(Wanted(number))
+        elif not old.ready:
+            wanted.append(Wanted(number, old))
+        elif settled:
+            # One at a time: the next replica is touched only when all that were replaced are Ready.
+            wanted.append(Wanted(number, old))
+            settled = False
+    return Plan(tuple(wanted), tuple(removals), tuple(current.values()), tuple(outdated.values()), tuple(leaving))
+
+
+def _one_each(replicas: Iterable[Replica]) -> dict[int, Replica]:
+    """Keep one pod per number: a Ready one first, then by name."""
+    out: dict[int, Replica] = {}
+    for one in sorted(replicas, key=lambda one: (not one.ready, one.name)):
+        out.setdefault(one.number, one)
+    return dict(sorted(out.items()))

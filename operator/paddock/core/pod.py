@@ -1,0 +1,301 @@
+"""Build the pod of one replica: arguments, environment and node affinity that pin one device.
+
+A pure function of the user's spec, the resolved image and the placement, so that every pod can be compared with a
+golden file. Restricted Pod Security holds for every pod built here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from paddock.api.modeldeployment import FlashAttention, Mode, ModelDeploymentSpec
+from paddock.api.vocabulary import READINESS_GATE, Annotation, Label
+from paddock.core.deployment import Deployment
+from paddock.core.fleet import Device
+from paddock.core.quantity import MIB, parse_quantity, round_up
+from paddock.core.replica import CONTAINER, Record
+
+PORT = 8080
+SERVER_USER = 65532
+CACHE_RAM_MIB = 256
+"""Host memory that llama-server may keep prompts in (`-cram`); upstream's default is 8 GiB."""
+CONTEXT_CHECKPOINTS = 8
+"""Snapshots of sliding-window caches in host memory; upstream's default is 32."""
+PROCESS_BYTES = 192 * MIB
+"""Host memory of a server beside the model: code, buffers of requests, the driver's host side."""
+GRACE_SECONDS = 60
+DRAIN_SECONDS = 3
+"""Pause before the end, so that no new request arrives at a server that is leaving."""
+LOAD_BYTES_PER_SECOND = 100 * MIB
+"""Slowest disk that the default startup budget allows for."""
+STARTUP_SECONDS = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Mounted:
+    """The model file inside the pod, and the claim that brings it."""
+
+    claim: str
+    mount: str
+    path: str
+    file_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """How one device is made the only visible one."""
+
+    name_in_pod: str | None
+    environment: Mapping[str, str]
+    runtime_class: str | None = None
+
+
+def bind(device: Device | None, runtime_classes: Mapping[str, str]) -> Binding:
+    """Give environment and name that leave exactly this device visible, in driver and in ggml.
+
+    The name inside the pod is always the first of its backend: only one device is visible there.
+    """
+    hidden = {"NVIDIA_VISIBLE_DEVICES": "void"}
+    if device is None:
+        return Binding(None, hidden)
+    first = f"{device.backend}0"
+    if device.backend == "CUDA":
+        # This spelling works in the toolkit's modes auto, jit-cdi and cdi; the plain UUID fails where GPU Operator
+        # makes management.nvidia.com/gpu the default kind (gpu-operator#1876).
+        environment = {
+            "NVIDIA_VISIBLE_DEVICES": f"runtime.nvidia.com/gpu={device.uuid}",
+            "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+            "CUDA_VISIBLE_DEVICES": device.uuid or "",
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        }
+        return Binding(first, environment, runtime_classes.get("nvidia"))
+    if device.backend == "ROCm":
+        return Binding(first, {**hidden, "ROCR_VISIBLE_DEVICES": device.uuid or str(device.raw_index or 0)})
+    if device.backend == "Vulkan":
+        return Binding(first, {**hidden, "GGML_VK_VISIBLE_DEVICES": str(device.raw_index or 0)})
+    if device.backend == "SYCL":
+        return Binding(first, {**hidden, "ONEAPI_DEVICE_SELECTOR": f"level_zero:{device.raw_index or 0}"})
+    return Binding(first, hidden)
+
+
+def arguments(deployment: Deployment, binding: Binding, mounted: Mounted, threads: int) -> list[str]:
+    """Give llama-server's arguments; every default that decides memory is stated."""
+    assert deployment.spec is not None  # noqa: S101 callers hold an accepted deployment
+    serving = deployment.spec.serving
+    slot = round_up(serving.context_length, 256)
+    on_device = binding.name_in_pod is not None
+    attention = {FlashAttention.AUTO: "auto", FlashAttention.ON: "on", FlashAttention.OFF: "off"}
+    out = ["-m", mounted.path, "--alias", deployment.name, "--host", "0.0.0.0", "--port", str(PORT)]  # noqa: S104
+    out += [
+        "--device",
+        binding.name_in_pod or "none",
+        "-sm",
+        "none",
+        "-ngl",
+        "all" if on_device else "0",
+        "-fit",
+        "off",
+    ]
+    out += ["-c", str(slot * serving.parallel), "-np", str(serving.parallel), "--no-kv-unified"]
+    out += ["-b", str(serving.batch), "-ub", str(serving.ubatch), "-fa", attention[serving.flash_attention]]
+    out += ["-ctk", serving.cache_type_k.value, "-ctv", serving.cache_type_v.value]
+    out += ["-t", str(threads), "-cram", str(CACHE_RAM_MIB), "-ctxcp", str(CONTEXT_CHECKPOINTS)]
+    # Level 4 is the lowest that prints the lines about devices and buffers.
+    out += ["-lv", "4", "--metrics", "--no-ui", "--offline"]
+    out += {Mode.CHAT: [], Mode.EMBEDDING: ["--embeddings"], Mode.RERANK: ["--reranking"]}[serving.mode]
+    return out + list(serving.args)
+
+
+def threads_of(spec: ModelDeploymentSpec, *, on_device: bool) -> int:
+    """Give the number of threads: llama.cpp looks at the machine's cores, not at the container's share of them."""
+    for share in (spec.server.resources.limits, spec.server.resources.requests):
+        if "cpu" in share:
+            return max(1, ceil(parse_quantity(share["cpu"])))
+    return 2 if on_device else 4
+
+
+def seconds_of(text: str) -> int:
+    """Give the seconds of a duration such as `1h30m`."""
+    total, number = 0, ""
+    for character in text:
+        if character.isdigit():
+            number += character
+        else:
+            total += int(number) * {"s": 1, "m": 60, "h": 3600}[character]
+            number = ""
+    return total
+
+
+def pod_name(deployment: Deployment, revision: str, number: int) -> str:
+    """Give the deterministic name of a replica's pod: a second attempt meets the first one's pod."""
+    return f"{deployment.name}-{revision[:8]}-{number}"
+
+
+def server_pod(
+    deployment: Deployment, number: int, record: Record, binding: Binding, mounted: Mounted, settings: "PodSettings"
+) -> dict[str, Any]:
+    """Build the pod's manifest."""
+    spec = deployment.spec
+    assert spec is not None  # noqa: S101 callers hold an accepted deployment
+    pod: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": pod_name(deployment, settings.revision, number),
+            "namespace": deployment.namespace,
+            "labels": {
+                **spec.server.pod_labels,
+                **deployment.selector,
+                Label.NAME: "llama-server",
+                Label.INSTANCE: deployment.name,
+                Label.MANAGED_BY: "paddock",
+            },
+            "annotations": {
+                **spec.server.pod_annotations,
+                Annotation.PLACEMENT: record.dumps(),
+                Annotation.REVISION: settings.revision,
+                Annotation.PLACEMENT_SPEC: settings.placement_hash,
+                Annotation.REPLICA: str(number),
+            },
+            "ownerReferences": [deployment.owner_reference],
+        },
+        "spec": {
+            **restricted(settings.user),
+            "restartPolicy": "Always",
+            # As PID 1 llama-server ignores SIGTERM while it loads; with a shared process namespace it is not PID 1.
+            "shareProcessNamespace": True,
+            "readinessGates": [{"conditionType": READINESS_GATE}],
+            "terminationGracePeriodSeconds": GRACE_SECONDS,
+            "containers": [_container(deployment, record, binding, mounted, settings)],
+            "volumes": [
+                {"name": "model", "persistentVolumeClaim": {"claimName": mounted.claim, "readOnly": True}},
+                {"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}},
+                {"name": "cuda-cache", "emptyDir": {"sizeLimit": "2Gi"}},
+            ],
+        },
+    }
+    _scheduling(pod["spec"], spec, record, binding)
+    return pod
+
+
+@dataclass(frozen=True, slots=True)
+class PodSettings:
+    """What the operator adds to a pod."""
+
+    revision: str
+    placement_hash: str
+    pull_policy: str = "IfNotPresent"
+    user: int = SERVER_USER
+    host_bytes: int = 0
+    """Host memory that the model needs."""
+
+
+def restricted(user: int) -> dict[str, Any]:
+    """Give the pod-level settings that restricted Pod Security asks for, and no way to the API server."""
+    return {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": user,
+            "runAsGroup": user,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    }
+
+
+RESTRICTED_CONTAINER: Mapping[str, Any] = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
+}
+
+
+def _container(
+    deployment: Deployment, record: Record, binding: Binding, mounted: Mounted, settings: PodSettings
+) -> dict[str, Any]:
+    spec = deployment.spec
+    assert spec is not None  # noqa: S101 callers hold an accepted deployment
+    on_device = binding.name_in_pod is not None
+    environment: list[dict[str, Any]] = [
+        {"name": name, "value": value}
+        for name, value in {
+            **binding.environment,
+            "GGML_NO_BACKTRACE": "1",
+            "HOME": "/tmp",  # noqa: S108 a volume of the pod
+            "CUDA_CACHE_PATH": "/var/cache/cuda",
+        }.items()
+    ]
+    if spec.serving.api_key_secret_ref is not None:
+        reference = spec.serving.api_key_secret_ref
+        environment.append(
+            {"name": "LLAMA_API_KEY", "valueFrom": {"secretKeyRef": {"name": reference.name, "key": reference.key}}}
+        )
+    health = {"httpGet": {"path": "/health", "port": "http"}}
+    return {
+        "name": CONTAINER,
+        "image": record.image,
+        "imagePullPolicy": settings.pull_policy,
+        "args": arguments(deployment, binding, mounted, threads_of(spec, on_device=on_device)),
+        "env": environment,
+        "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
+        "startupProbe": {**health, "periodSeconds": 1, "timeoutSeconds": 2, "failureThreshold": _budget(spec, mounted)},
+        "readinessProbe": {**health, "periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": 3},
+        # /health is answered beside the decode loop: it fails when the process is stuck as a whole, not when it is busy.
+        "livenessProbe": {**health, "periodSeconds": 20, "timeoutSeconds": 10, "failureThreshold": 6},
+        "lifecycle": {"preStop": {"sleep": {"seconds": DRAIN_SECONDS}}},
+        "resources": _resources(spec, settings),
+        "securityContext": dict(RESTRICTED_CONTAINER),
+        "volumeMounts": [
+            {"name": "model", "mountPath": mounted.mount, "readOnly": True},
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 a volume of the pod
+            {"name": "cuda-cache", "mountPath": "/var/cache/cuda"},
+        ],
+    }
+
+
+def _budget(spec: ModelDeploymentSpec, mounted: Mounted) -> int:
+    """Give the seconds that loading may take."""
+    if spec.server.startup_timeout:
+        return max(1, seconds_of(spec.server.startup_timeout))
+    return STARTUP_SECONDS + mounted.file_bytes // LOAD_BYTES_PER_SECOND
+
+
+def _resources(spec: ModelDeploymentSpec, settings: PodSettings) -> dict[str, Any]:
+    memory = round_up(settings.host_bytes + PROCESS_BYTES + CACHE_RAM_MIB * MIB, 64 * MIB)
+    out: dict[str, Any] = {
+        "requests": {"cpu": "500m", "memory": f"{memory // MIB}Mi", **spec.server.resources.requests}
+    }
+    if spec.server.resources.limits:
+        out["limits"] = dict(spec.server.resources.limits)
+        for name, limit in spec.server.resources.limits.items():
+            given = spec.server.resources.requests.get(name)
+            default = out["requests"].get(name)
+            if given is None and default is not None and parse_quantity(default) > parse_quantity(limit):
+                out["requests"][name] = limit
+    return out
+
+
+def _scheduling(out: dict[str, Any], spec: ModelDeploymentSpec, record: Record, binding: Binding) -> None:
+    """Say where the pod may go. Affinity by field, not spec.nodeName: scheduler and kubelet keep their say."""
+    term: dict[str, Any] = {}
+    if record.node is not None:
+        term["matchFields"] = [{"key": "metadata.name", "operator": "In", "values": [record.node]}]
+    elif spec.placement.node_selector:
+        term["matchExpressions"] = [
+            {"key": key, "operator": "In", "values": [value]}
+            for key, value in sorted(spec.placement.node_selector.items())
+        ]
+    if term:
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+        out["affinity"] = {"nodeAffinity": required}
+    runtime_class = spec.server.runtime_class_name or binding.runtime_class
+    if runtime_class:
+        out["runtimeClassName"] = runtime_class
+    if spec.server.tolerations:
+        out["tolerations"] = [one.to_dict() for one in spec.server.tolerations]
+    if spec.server.image_pull_secrets:
+        out["imagePullSecrets"] = [one.to_dict() for one in spec.server.image_pull_secrets]
+    if spec.server.priority_class_name:
+        out["priorityClassName"] = spec.server.priority_class_name

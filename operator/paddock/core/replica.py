@@ -1,0 +1,196 @@
+"""What the operator knows of one pod: a small frozen view of its JSON, and the record of its placement."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from paddock.api.vocabulary import READINESS_GATE, Annotation, Label, Reason
+
+CONTAINER = "server"
+"""Name of the container that runs llama-server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The decision as it is written on the pod, complete enough to rebuild everything from pods alone."""
+
+    gpu: str | None
+    node: str | None
+    need: int
+    reason: str
+    since: str
+    policy: str
+    image: str
+    uuid: str | None = None
+    pci_id: str | None = None
+    name: str = ""
+    name_in_pod: str = ""
+    backend: str = "CPU"
+    description: str = ""
+    host_weights: int = 0
+
+    def dumps(self) -> str:
+        """Give it as JSON for an annotation."""
+        return json.dumps({key: value for key, value in asdict(self).items() if value is not None}, sort_keys=True)
+
+    @classmethod
+    def loads(cls, text: str) -> "Record":
+        """Read it back; fields of a newer operator are passed over. ValueError when it is no record."""
+        raw = json.loads(text)
+        known = {name: raw.get(name) for name in cls.__slots__ if name in raw}
+        known.setdefault("gpu", None)
+        known.setdefault("node", None)
+        try:
+            return cls(**known)
+        except TypeError as error:
+            raise ValueError(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One pod of a deployment."""
+
+    namespace: str
+    name: str
+    uid: str
+    deployment: str
+    owner_uid: str
+    number: int
+    revision: str
+    placement_spec: str
+    record: Record | None
+    phase: str = "Pending"
+    deleting: bool = False
+    scheduled: bool = False
+    ready: bool = False
+    """Kubernetes' Ready condition: containers and gate."""
+    container_ready: bool = False
+    container_id: str = ""
+    running: bool = False
+    restarts: int = 0
+    gate: str = ""
+    """Status of the readiness gate: True, False, or empty when never set."""
+    gate_container: str = ""
+    """Container id that the gate was set for."""
+    gate_reason: str = ""
+    gate_message: str = ""
+    waiting: Reason | None = None
+    """What keeps it from running, as far as Kubernetes says."""
+    waiting_message: str = ""
+    node: str | None = None
+
+    @property
+    def key(self) -> str:
+        """namespace/name of the pod."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def failed(self) -> bool:
+        """Whether the kubelet will never run it (again)."""
+        return self.phase in ("Failed", "Succeeded")
+
+    @property
+    def verified(self) -> bool:
+        """Whether the gate is open for the container that runs now."""
+        return self.gate == "True" and self.gate_container == self.container_id != ""
+
+    @property
+    def unverified(self) -> bool:
+        """Whether evidence for the container that runs now was found wanting."""
+        return self.gate == "False" and self.gate_container == self.container_id != ""
+
+    @property
+    def needs_evidence(self) -> bool:
+        """Whether the server is up and its log was not judged yet."""
+        return (
+            self.container_ready
+            and not self.deleting
+            and self.container_id != ""
+            and self.gate_container != self.container_id
+        )
+
+    @property
+    def gate_is_stale(self) -> bool:
+        """Whether the gate still tells of a container that has ended."""
+        return self.gate == "True" and self.gate_container != self.container_id
+
+
+def replica_of(pod: Mapping[str, Any]) -> Replica | None:
+    """Read a pod; None when it is not a server pod of a ModelDeployment."""
+    meta = pod["metadata"]
+    labels, annotations = meta.get("labels") or {}, meta.get("annotations") or {}
+    deployment = labels.get(Label.DEPLOYMENT)
+    if not deployment or labels.get(Label.COMPONENT) != Label.SERVER:
+        return None
+    status = pod.get("status") or {}
+    conditions = {one["type"]: one for one in status.get("conditions") or ()}
+    containers = [one for one in status.get("containerStatuses") or () if one["name"] == CONTAINER]
+    container: Mapping[str, Any] = containers[0] if containers else {}
+    gate = conditions.get(READINESS_GATE, {})
+    gate_container, _, gate_message = gate.get("message", "").partition(" ")
+    owners = [one for one in meta.get("ownerReferences") or () if one.get("controller")]
+    waiting, waiting_message = _waiting(status, conditions, container)
+    number = annotations.get(Annotation.REPLICA, "0")
+    return Replica(
+        namespace=meta["namespace"],
+        name=meta["name"],
+        uid=meta.get("uid", ""),
+        deployment=deployment,
+        owner_uid=owners[0].get("uid", "") if owners else "",
+        number=int(number) if number.isdigit() else 0,
+        revision=annotations.get(Annotation.REVISION, ""),
+        placement_spec=annotations.get(Annotation.PLACEMENT_SPEC, ""),
+        record=_record(annotations.get(Annotation.PLACEMENT)),
+        phase=status.get("phase", "Pending"),
+        deleting="deletionTimestamp" in meta,
+        scheduled=conditions.get("PodScheduled", {}).get("status") == "True",
+        ready=conditions.get("Ready", {}).get("status") == "True",
+        container_ready=bool(container.get("ready")),
+        container_id=container.get("containerID", "") if "running" in (container.get("state") or {}) else "",
+        running="running" in (container.get("state") or {}),
+        restarts=container.get("restartCount", 0),
+        gate=gate.get("status", ""),
+        gate_container=gate_container,
+        gate_reason=gate.get("reason", ""),
+        gate_message=gate_message,
+        waiting=waiting,
+        waiting_message=waiting_message[:1000],
+        node=(pod.get("spec") or {}).get("nodeName"),
+    )
+
+
+def _record(text: str | None) -> Record | None:
+    try:
+        return Record.loads(text) if text else None
+    except ValueError:
+        return None
+
+
+_PULLING = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
+_ADMISSION = ("UnexpectedAdmissionError", "NodeAffinity", "OutOf", "TopologyAffinityError", "Admission")
+
+
+def _waiting(
+    status: Mapping[str, Any], conditions: Mapping[str, Mapping[str, Any]], container: Mapping[str, Any]
+) -> tuple[Reason | None, str]:
+    """Tell what keeps a pod from serving, in our words and with Kubernetes' own message."""
+    scheduled = conditions.get("PodScheduled", {})
+    if status.get("phase") == "Failed":
+        reason = status.get("reason", "")
+        text = f"{reason}: {status.get('message', '')}".strip(": ")
+        return (Reason.ADMISSION_FAILED if reason.startswith(_ADMISSION) else Reason.SERVER_FAILED), text
+    if scheduled.get("status") == "False":
+        return Reason.UNSCHEDULABLE, scheduled.get("message", "")
+    state = container.get("state") or {}
+    waiting = state.get("waiting") or {}
+    if waiting.get("reason") in _PULLING:
+        return Reason.IMAGE_PULL_FAILED, waiting.get("message", waiting["reason"])
+    ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated") or {}
+    if ended and not container.get("ready"):
+        if ended.get("reason") == "OOMKilled":
+            return Reason.OUT_OF_MEMORY, "the container was ended for exceeding its memory limit"
+        return Reason.SERVER_FAILED, f"the server exited with code {ended.get('exitCode')}"
+    if waiting.get("reason") == "CreateContainerConfigError":
+        return Reason.SERVER_FAILED, waiting.get("message", "")
+    return None, ""
