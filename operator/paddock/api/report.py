@@ -133,13 +133,23 @@ class HeaderSummary(Model):
     head_count: list[int] = []
     """Attention heads per layer, or one for all."""
     head_count_kv: list[int] = []
-    """Key-value heads per layer, or one for all; 0 = no attention in that layer."""
+    """Key-value heads per layer, or one for all; 0 = nothing is cached in that layer."""
     key_length: int
     """Elements of a key per head."""
     value_length: int
     """Elements of a value per head."""
     key_length_mla: int | None = None
-    """Multi-head latent attention: elements of the compressed key."""
+    """Multi-head latent attention: elements of the compressed key, all that is cached of a token."""
+    key_length_swa: int | None = None
+    """Elements of a key per head in windowed layers, where that differs."""
+    value_length_swa: int | None = None
+    """Elements of a value per head in windowed layers, where that differs."""
+    indexer_length: int = 0
+    """Sparse attention: elements that its index caches per token and layer, an upper bound."""
+    experts_used: int = 0
+    """Mixture of experts: how many compute a token."""
+    expert_feed_forward: int = 0
+    """Mixture of experts: feed-forward width of one."""
     sliding_window: int | None = None
     """Tokens that windowed layers see; None without a window."""
     sliding_layers: list[bool] = []
@@ -148,6 +158,8 @@ class HeaderSummary(Model):
     """Has recurrent state (Mamba, RWKV, hybrids)."""
     recurrent_state_bytes: int = 0
     """Bytes of recurrent state per slot, an upper bound."""
+    recurrent_width: int = 0
+    """Width of recurrent layers."""
     vocabulary: int = 0
     """Tokens in the vocabulary."""
     input_tensors: TensorGroup

@@ -1,0 +1,154 @@
+"""What llama.cpp (build 11434) has built in per architecture and memory depends on, but the file does not say."""
+
+from typing import Final, NamedTuple
+
+
+class Window(NamedTuple):
+    """Which layers see only a window: `period - 1` of `period` layers, beginning with a full one or ending with it."""
+
+    period: int
+    full_first: bool = False
+
+    def layers(self, count: int) -> list[bool]:
+        """Say of each of `count` layers whether it is windowed; period 0 means all."""
+        if self.period == 0:
+            return [True] * count
+        full = 0 if self.full_first else self.period - 1
+        return [layer % self.period != full for layer in range(count)]
+
+
+WINDOWS: Final[dict[str, Window]] = {
+    "afmoe": Window(4),
+    "cohere2": Window(4),
+    "cohere2moe": Window(4, full_first=True),
+    "exaone-moe": Window(4),
+    "exaone4": Window(4),
+    "gemma2": Window(2),
+    "gemma3": Window(6),
+    "gemma3n": Window(5),
+    "gpt-oss": Window(2),
+    "laguna": Window(4, full_first=True),
+    "llama4": Window(4),
+    "mellum": Window(4),
+    "muse-glimmer": Window(4),
+    "olmo2": Window(4),
+    "plamo3": Window(8),
+    "smallthinker": Window(4, full_first=True),
+}
+"""Fixed patterns (src/models/*.cpp, load_swa_pattern)."""
+
+WINDOWS_IN_FILE: Final = frozenset(
+    {"dots3note", "gemma4", "gemma4-assistant", "granite_swa", "maple", "mimo2", "spark2_5", "step35"}
+)
+"""Architectures whose file says of each layer whether it is windowed."""
+
+DEFAULT_WINDOW: Final = {"gemma2": 4096, "exaone4": 4096, "exaone-moe": 128, "llama4": 8192}
+"""Tokens of the window where the file does not say."""
+
+EXAONE4_WINDOWED_LAYERS: Final = 64
+"""Only the exaone4 model with this many layers is windowed."""
+
+RECURRENT: Final = frozenset({"arwkv7", "mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7"})
+"""Every layer has recurrent state and none a cache (llm_arch_is_recurrent)."""
+
+HYBRID: Final = frozenset(
+    {
+        "bailingmoe3",
+        "falcon-h1",
+        "glm5-next",
+        "granitehybrid",
+        "jamba",
+        "kimi-k3",
+        "kimi-linear",
+        "lfm2",
+        "lfm2moe",
+        "minimax-01",
+        "nemotron_h",
+        "nemotron_h_moe",
+        "plamo2",
+        "qwen35",
+        "qwen35moe",
+        "qwen3next",
+        "qwen4exp",
+    }
+)
+"""Some layers have recurrent state, others a cache (llm_arch_is_hybrid)."""
+
+FULL_INTERVAL: Final = {"minimax-01": 8, "qwen35": 4, "qwen35moe": 4, "qwen3next": 4, "qwen4exp": 4}
+"""Hybrids where each n-th layer has attention: n where the file does not say."""
+
+CACHELESS: Final = frozenset(
+    {
+        "bert",
+        "clef",
+        "dream",
+        "eurobert",
+        "gemma-embedding",
+        "jina-bert-v2",
+        "jina-bert-v3",
+        "llada",
+        "llada-moe",
+        "modern-bert",
+        "neo-bert",
+        "nomic-bert",
+        "nomic-bert-moe",
+        "rnd1",
+        "wavtokenizer-dec",
+    }
+)
+"""Encoders and diffusion models: nothing is cached between tokens (llama_model::create_memory)."""
+
+WITHOUT_OUTPUT: Final = frozenset(
+    {"bert", "eurobert", "jina-bert-v2", "jina-bert-v3", "modern-bert", "neo-bert", "nomic-bert", "nomic-bert-moe"}
+)
+"""Encoders without an output matrix, so that token_embd is not used in its place."""
+
+INDEX_FACTOR: Final = {
+    "deepseek32": 1,
+    "dots3note": 1,
+    "glm-dsa": 1,
+    "glm5-next": 3,
+    "hy_v4": 1,
+    "minimax-m3": 1,
+    "qwen4exp": 2,
+}
+"""Sparse attention: multiples of attention.indexer.key_length that are cached per token."""
+
+CACHING_LAYERS: Final = {"gemma3n": 20}
+"""Later layers reuse the cache of earlier ones; only the first n have one."""
+
+MEASURED_DENSE: Final = frozenset({"gemma3", "llama", "qwen3"})
+"""The closed form of the compute buffer was compared with llama.cpp and agrees within 0.1 MiB."""
+
+PLAIN_DENSE: Final = frozenset(
+    {
+        "arcee",
+        "cohere2",
+        "ernie4_5",
+        "exaone4",
+        "gemma",
+        "gemma2",
+        "glm4",
+        "granite",
+        "hunyuan-dense",
+        "internlm2",
+        "mistral3",
+        "olmo2",
+        "phi3",
+        "qwen2",
+        "seed_oss",
+        "smollm3",
+    }
+)
+"""Same graph by their source, not measured."""
+
+NOT_MODELS: Final = {
+    "clip": "a projector for images or sound, not a model that answers",
+    "cvector": "a control vector, not a model",
+    "controlvector": "a control vector, not a model",
+    "imatrix": "an importance matrix, not a model",
+    "diffusion": "an image model, which llama-server does not serve",
+    "flux": "an image model, which llama-server does not serve",
+    "sd3": "an image model, which llama-server does not serve",
+}
+"""Architectures that are not language models."""

@@ -1,0 +1,318 @@
+"""Puts a GGUF header into the few numbers that a placement needs.
+
+Where the file or llama.cpp is not known well enough, every choice here is the one that needs more memory.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+from paddock.api.report import HeaderSummary, TensorGroup
+from paddock.core import architectures as known
+from paddock.core.gguf import GgufError, GgufMetadata, Skipped, Tensor
+
+MAX_LAYERS: Final = 512
+"""LLAMA_MAX_LAYERS."""
+MAX_SIZE: Final = 2**31 - 1
+"""Largest width, head count or context length that is believed."""
+MAX_PARTS: Final = 1000
+"""Parts of a split file."""
+
+_ALIGNMENT: Final = 32
+_INPUT_PREFIXES: Final = ("token_embd.", "position_embd.", "token_types.", "per_layer_token_embd.", "masked_embd_")
+_FLOAT: Final = 4
+
+
+def summarize(parts: Sequence[GgufMetadata]) -> HeaderSummary:
+    """Summarize the headers of a file, or of all parts of a split one in order; raises GgufError."""
+    header = _Header(parts)
+    layers = _layers(header)
+    inputs, repeating, outputs = _groups(header, layers)
+    heads = header.per_layer("attention.head_count", 0)
+    width = header.number("embedding_length")
+    if not width:
+        header.fail(f"{header.architecture}.embedding_length is missing")
+    head_width = width // heads[0] if heads[0] else 0
+    key = header.number("attention.key_length", head_width)
+    latent = bool(header.number("attention.key_length_mla") and header.number("attention.value_length_mla"))
+    sliding = layers.sliding if any(layers.sliding) else []
+    return HeaderSummary(
+        architecture=header.architecture,
+        name=header.text("general.name"),
+        file_bytes=sum(part.file_bytes for part in parts),
+        file_type=header.plain("general.file_type"),
+        parameters=sum(tensor.elements for tensor in header.tensors),
+        files=len(parts),
+        block_count=layers.count,
+        context_train=header.optional("context_length"),
+        embedding_length=width,
+        feed_forward=_short(header.per_layer("feed_forward_length", 0)),
+        head_count=_short(heads),
+        head_count_kv=_short(layers.heads_kv),
+        key_length=key,
+        value_length=header.number("attention.value_length", head_width),
+        key_length_mla=key if latent else None,
+        key_length_swa=header.optional("attention.key_length_swa") if sliding else None,
+        value_length_swa=header.optional("attention.value_length_swa") if sliding else None,
+        indexer_length=_indexer(header),
+        experts_used=header.number("expert_used_count"),
+        expert_feed_forward=header.number("expert_feed_forward_length"),
+        sliding_window=layers.window if sliding else None,
+        sliding_layers=sliding,
+        recurrent=any(layers.recurrent),
+        recurrent_state_bytes=sum(layers.recurrent) * _state_bytes(header, heads[0], width, key),
+        recurrent_width=_recurrent_width(header, width) if any(layers.recurrent) else 0,
+        vocabulary=_vocabulary(header),
+        input_tensors=inputs,
+        layer_tensors=repeating,
+        output_tensors=outputs,
+    )
+
+
+class _Header:
+    """The metadata of the first part, the tensors of all."""
+
+    def __init__(self, parts: Sequence[GgufMetadata]) -> None:
+        if not parts:
+            raise GgufError("ModelUnsupported", "no file was read", 0)
+        self.values = parts[0].values
+        self.tensors = [tensor for part in parts for tensor in part.tensors]
+        self.architecture = self._architecture()
+        self._check_parts(parts)
+        self.layer_count = self._layer_count()
+
+    def fail(self, message: str) -> NoReturn:
+        """Raise a GgufError; offset 0, as the fault is in what the header says, not in how."""
+        raise GgufError("ModelUnsupported", message, 0)
+
+    def _architecture(self) -> str:
+        architecture = self.text("general.architecture")
+        kind = self.text("general.type") or "model"
+        if not architecture:
+            self.fail("general.architecture is missing")
+        if kind != "model":
+            self.fail(f"the file is of the type {kind!r}, not a model")
+        if architecture in known.NOT_MODELS:
+            self.fail(f"the file holds {known.NOT_MODELS[architecture]} (architecture {architecture})")
+        return architecture
+
+    def _check_parts(self, parts: Sequence[GgufMetadata]) -> None:
+        declared = self.plain("split.count") or 1
+        number = self.plain("split.no") or 0
+        if number:
+            self.fail(
+                f"this is part {number + 1} of a split model: name the first part, ...-00001-of-{declared:05}.gguf"
+            )
+        if declared != len(parts):
+            self.fail(f"the model is split into {declared} files, but {len(parts)} belong to this name")
+        for position, part in enumerate(parts[1:], start=1):
+            if part.values.get("split.no") != position:
+                self.fail(f"file {position + 1} of the split model says that it is another part")
+        tensors = self.plain("split.tensors.count")
+        if declared > 1 and tensors is not None and tensors != len(self.tensors):
+            self.fail(f"the model has {tensors} tensors, but its files hold {len(self.tensors)}")
+        if not self.tensors:
+            self.fail("the file holds no tensors (a vocabulary only?)")
+        if len({tensor.name for tensor in self.tensors}) != len(self.tensors):
+            self.fail("a tensor is in two files of the split model")
+
+    def _layer_count(self) -> int:
+        count = self.number("block_count")
+        if count is None or not 1 <= count <= MAX_LAYERS:
+            self.fail(f"{self.architecture}.block_count is {count}, not between 1 and {MAX_LAYERS}")
+        return count
+
+    def text(self, key: str) -> str | None:
+        """Give a short string; None when it is missing."""
+        value = self.values.get(key)
+        return value if isinstance(value, str) else None
+
+    def plain(self, key: str) -> int | None:
+        """Give a whole number by its full key; None when it is missing or of another type."""
+        value = self.values.get(key)
+        return value if type(value) is int else None
+
+    def optional(self, key: str) -> int | None:
+        """Give a size by its key below the architecture, the largest of an array; None when it is missing."""
+        full = f"{self.architecture}.{key}"
+        value = self.values.get(full)
+        if value is None:
+            return None
+        sizes = value if isinstance(value, tuple) else (value,)
+        return max((self._size(full, size) for size in sizes), default=None)
+
+    def number(self, key: str, default: int = 0) -> int:
+        """Give a size by its key below the architecture, the largest of an array, or the default."""
+        value = self.optional(key)
+        return default if value is None else value
+
+    def array(self, key: str) -> list[int] | None:
+        """Give the elements of an array, one per layer; None when there is none."""
+        full = f"{self.architecture}.{key}"
+        value = self.values.get(full)
+        return [self._size(full, size) for size in value] if isinstance(value, tuple) else None
+
+    def per_layer(self, key: str, default: int) -> list[int]:
+        """Give a size for each layer; missing ends of an array repeat its largest element."""
+        sizes = self.array(key)
+        if not sizes:
+            return [self.number(key, default)] * self.layer_count
+        return (sizes + [max(sizes)] * self.layer_count)[: self.layer_count]
+
+    def _size(self, key: str, value: object) -> int:
+        if not isinstance(value, int) or not 0 <= value <= MAX_SIZE:
+            said = f"an array of {value.length}" if isinstance(value, Skipped) else repr(value)
+            self.fail(f"{key} is {said}, not a whole number from 0 to {MAX_SIZE}")
+        return int(value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layers:
+    """What differs from layer to layer."""
+
+    count: int
+    trunk: int
+    """Layers before those that only predict further tokens, which are not loaded."""
+    heads_kv: list[int]
+    """Key-value heads that are cached; 0 where nothing is."""
+    recurrent: list[bool]
+    sliding: list[bool]
+    window: int
+
+
+def _layers(header: _Header) -> _Layers:
+    architecture, count = header.architecture, header.layer_count
+    trunk = max(count - header.number("nextn_predict_layers"), 0)
+    heads = header.per_layer("attention.head_count", 0)
+    heads_kv = header.per_layer("attention.head_count_kv", -1)
+    heads_kv = [kv if kv >= 0 else own for kv, own in zip(heads_kv, heads, strict=True)]
+    recurrent = [layer < trunk and is_it for layer, is_it in enumerate(_recurrent_layers(header, heads_kv))]
+    caching = min(trunk, known.CACHING_LAYERS.get(architecture, trunk))
+    if architecture == "gemma4":
+        caching = min(trunk, max(count - header.number("attention.shared_kv_layers"), 0))
+    has_cache = [layer < caching for layer in range(count)]
+    if architecture in known.RECURRENT or architecture in known.CACHELESS:
+        has_cache = [False] * count
+    elif architecture in known.HYBRID and architecture != "falcon-h1":
+        has_cache = [cached and not state for cached, state in zip(has_cache, recurrent, strict=True)]
+    window = header.number("attention.sliding_window") or known.DEFAULT_WINDOW.get(architecture, 0)
+    return _Layers(
+        count=count,
+        trunk=trunk,
+        heads_kv=[kv if cached else 0 for kv, cached in zip(heads_kv, has_cache, strict=True)],
+        recurrent=recurrent,
+        sliding=_sliding_layers(header, recurrent) if window else [],
+        window=window,
+    )
+
+
+def _recurrent_layers(header: _Header, heads_kv: list[int]) -> list[bool]:
+    architecture, count = header.architecture, header.layer_count
+    if architecture in known.RECURRENT or architecture == "falcon-h1":
+        return [True] * count
+    if architecture not in known.HYBRID:
+        return [bool(header.number("ssm.inner_size") or header.number("wkv.head_size"))] * count
+    if architecture in known.FULL_INTERVAL:
+        listed = header.array("attention.recurrent_layers")
+        if listed:
+            return ([bool(flag) for flag in listed] + [True] * count)[:count]
+        interval = header.number("full_attention_interval") or known.FULL_INTERVAL[architecture]
+        return [(layer + 1) % interval != 0 for layer in range(count)]
+    if architecture.startswith("nemotron_h"):
+        forward = header.per_layer("feed_forward_length", 0)
+        return [kv == 0 and ff == 0 for kv, ff in zip(heads_kv, forward, strict=True)]
+    return [kv == 0 for kv in heads_kv]
+
+
+def _sliding_layers(header: _Header, recurrent: list[bool]) -> list[bool]:
+    architecture, count = header.architecture, header.layer_count
+    flags = header.array("attention.sliding_window_pattern")
+    if flags is not None and (architecture in known.WINDOWS_IN_FILE or architecture in known.WINDOWS):
+        return ([bool(flag) for flag in flags] + [False] * count)[:count]
+    if architecture == "lfm2":
+        return [not state for state in recurrent]
+    if architecture == "exaone4" and count != known.EXAONE4_WINDOWED_LAYERS:
+        return []
+    if architecture not in known.WINDOWS:
+        return []
+    window = known.WINDOWS[architecture]
+    period = header.number("attention.sliding_window_pattern") or window.period
+    return window._replace(period=period).layers(count)
+
+
+def _state_bytes(header: _Header, heads: int, width: int, key: int) -> int:
+    """Bytes of recurrent state of one layer and slot (src/llama-hparams.cpp, n_embd_r and n_embd_s), 32-bit floats."""
+    kernel = header.number("ssm.conv_kernel")
+    inner, state = header.number("ssm.inner_size"), header.number("ssm.state_size")
+    head_kda, taps = header.number("kda.head_dim"), header.number("shortconv.l_cache")
+    if header.number("wkv.head_size"):
+        rows, states = header.number("token_shift_count", 2) * width, width * header.number("wkv.head_size")
+    elif taps:
+        rows, states = width * (taps - 1), state * inner
+    elif head_kda:
+        rows, states = 3 * (kernel - 1 if kernel else 3) * heads * head_kda, head_kda * head_kda * heads
+    else:
+        rows = max(kernel - 1, 0) * (inner + 2 * header.number("ssm.group_count") * state)
+        states = key * key * heads if header.architecture == "minimax-01" else state * inner
+    history = max(header.number("ple.conv_kernel") - 1, 0) * header.number("ple.ngram_size")
+    rows += history * max(header.number("hyper_connection.count"), 1) * width
+    return sum(_align(_FLOAT * size) for size in (rows, states))
+
+
+def _recurrent_width(header: _Header, width: int) -> int:
+    inner = header.number("ssm.inner_size")
+    return max(inner + 2 * header.number("ssm.group_count") * header.number("ssm.state_size"), width)
+
+
+def _indexer(header: _Header) -> int:
+    length = header.number("attention.indexer.key_length")
+    if not length:
+        return 0
+    size = length * known.INDEX_FACTOR.get(header.architecture, max(known.INDEX_FACTOR.values()))
+    if header.architecture == "minimax-m3":
+        size += header.number("attention.value_length")
+    return size
+
+
+def _vocabulary(header: _Header) -> int:
+    for tensor in header.tensors:
+        if tensor.name in ("token_embd.weight", "output.weight") and len(tensor.shape) > 1:
+            return tensor.shape[1]
+    tokens = header.values.get("tokenizer.ggml.tokens")
+    return tokens.length if isinstance(tokens, Skipped) else header.number("vocab_size")
+
+
+def _groups(header: _Header, layers: _Layers) -> tuple[TensorGroup, TensorGroup, TensorGroup]:
+    inputs: list[Tensor] = []
+    repeating: list[Tensor] = []
+    outputs: list[Tensor] = []
+    for tensor in header.tensors:
+        if tensor.name.startswith(_INPUT_PREFIXES):
+            inputs.append(tensor)
+        elif (layer := _layer_of(tensor.name)) is None:
+            outputs.append(tensor)
+        elif layer < layers.trunk:
+            repeating.append(tensor)
+    if header.architecture not in known.WITHOUT_OUTPUT and all(tensor.name != "output.weight" for tensor in outputs):
+        outputs += [tensor for tensor in inputs if tensor.name == "token_embd.weight"]
+    return _group(inputs), _group(repeating), _group(outputs)
+
+
+def _layer_of(name: str) -> int | None:
+    """Give the number in blk.N.*, or None; encoder blocks and the like count as outputs, which are always loaded."""
+    prefix, _, rest = name.partition(".")
+    number = rest.partition(".")[0]
+    return int(number) if prefix == "blk" and number.isascii() and number.isdigit() else None
+
+
+def _group(tensors: list[Tensor]) -> TensorGroup:
+    return TensorGroup(bytes=sum(_align(tensor.bytes) for tensor in tensors), count=len(tensors))
+
+
+def _align(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def _short(sizes: list[int]) -> list[int]:
+    """Give one element for all where they are alike."""
+    return sizes[:1] if len(set(sizes)) == 1 else sizes
