@@ -40,7 +40,7 @@ class ListedDevice(Model):
     duplicate_of: str | None = None
     """Name of the device of another backend that is the same physical one."""
     ambiguous: bool = False
-    """Another device of the same backend looks the same and neither has an id."""
+    """Another device looks the same and neither has an id."""
     memory_total: int | None = None
     """Bytes; None when the driver does not say (ggml reports 0)."""
     memory_free: int | None = None
