@@ -1,0 +1,262 @@
+"""Keeps the report up to date: full listings in a child process, and free memory from the driver in between.
+
+Whatever goes wrong below becomes a fault in the report. After a failed listing the report has no devices, since none
+was observed; what that means for running servers is the operator's to judge.
+"""
+
+import asyncio
+import dataclasses
+import importlib.util
+import logging
+import os
+import platform
+import re
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from paddock.agent.board import Board
+from paddock.agent.processes import Outcome, Runner
+from paddock.agent.settings import Settings
+from paddock.api.report import Fault, GgmlType, Library, NodeReport
+from paddock.core.devices import DriverEntry, RegistryEntry, list_devices
+
+_log = logging.getLogger(__name__)
+
+COMMAND = (sys.executable, "-P", "-m", "paddock.agent.child")
+IMAGE_FOLDER = Path("/app")
+"""Where serving images keep llama.cpp's libraries."""
+_FIRST_RETRY = 5.0
+"""Seconds to the next try after a failed listing; doubled with each further failure."""
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+_TELLING = re.compile(r"error|fail|cannot|could not|unable", re.IGNORECASE)
+
+FaultCode = Literal["LibraryMissing", "ListingCrashed", "ListingTimedOut", "ListingFailed", "DriverFailed", "NoDevice"]
+
+
+class _Driver(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    state: Literal["present", "absent", "failed"]
+    message: str = ""
+    driver_version: str | None = None
+    cuda_version: str | None = None
+    cards: list[DriverEntry] = []
+
+    @property
+    def signature(self) -> tuple[str, frozenset[tuple[str, str | None]]]:
+        """What a new full listing is due for when it changes."""
+        return self.state, frozenset((card.pci_id, card.uuid) for card in self.cards)
+
+
+class _ListingFault(BaseModel):
+    code: Literal["LibraryMissing", "ListingFailed"]
+    message: str
+
+
+class _Answer(BaseModel):
+    """The child's line."""
+
+    driver: _Driver
+    library: Library | None = None
+    entries: list[RegistryEntry] | None = None
+    error: _ListingFault | None = None
+
+
+@dataclasses.dataclass
+class Statistics:
+    """What the metrics tell of the listings."""
+
+    listings: Counter[str] = dataclasses.field(default_factory=Counter)
+    """Full listings by result: ok, or the fault's code."""
+    seconds: float | None = None
+    """How long the last full listing took."""
+    memory_reads: int = 0
+    """Looks at free memory between listings."""
+
+
+class _ChildFailure(Exception):  # noqa: N818 - a fact about the node, no error of the agent
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.message)
+        self.fault = fault
+
+
+class Lister:
+    """Lists the node's devices and posts the report on the board."""
+
+    def __init__(self, settings: Settings, board: Board, command: Sequence[str] = COMMAND) -> None:
+        self.statistics = Statistics()
+        self._settings = settings
+        self._board = board
+        self._command = tuple(command)
+        self._runner = Runner()
+        self._boot_id = _read_boot_id(settings.boot_id_file)
+        self._driver = _Driver(state="absent")
+        self._driver_failure: Fault | None = None
+        self._failure: Fault | None = None
+        self._entries: list[RegistryEntry] = []
+        self._library: Library | None = None
+        self._remark = ""
+
+    async def run(self) -> None:
+        """List, then watch memory until the next listing is due; for ever."""
+        delay = _FIRST_RETRY
+        while True:
+            if await self.list_all():
+                delay = _FIRST_RETRY
+                await self._watch(self._settings.listing_interval)
+            else:
+                await self._watch(min(delay, self._settings.listing_interval))
+                delay *= 2
+
+    async def _watch(self, seconds: float) -> None:
+        """Follow free memory for some time; returns early when the driver's cards have changed."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while (left := end - loop.time()) > 0:
+            await asyncio.sleep(min(left, self._settings.memory_interval))
+            if loop.time() < end and not await self.refresh():
+                return
+
+    async def list_all(self) -> bool:
+        """List the registry and the driver's cards and post the report; False when the registry was not listed."""
+        try:
+            answer = await self._list()
+        except _ChildFailure as failure:
+            self._failure = failure.fault
+        except Exception:  # noqa: BLE001 - whatever happens here must not end the agent
+            _log.exception("a listing failed unexpectedly")
+            self._failure = _fault("ListingFailed", "the agent failed unexpectedly; its log has the details")
+        else:
+            self._failure = _fault(answer.error.code, answer.error.message) if answer.error else None
+            self._take_driver(answer.driver)
+            self._library = answer.library
+            self._entries = answer.entries or []
+        result = self._failure.code if self._failure else "ok"
+        self.statistics.listings[result] += 1
+        self._post()
+        return self._failure is None
+
+    async def refresh(self) -> bool:
+        """Read the driver's cards alone and post the report; False when they are other cards than before."""
+        if self._driver.state == "absent" and self._driver_failure is None:
+            return True  # the driver's library is put into a container when that starts, or never
+        before = self._driver.signature
+        self.statistics.memory_reads += 1
+        try:
+            answer = await self._ask("--memory")
+        except _ChildFailure as failure:
+            self._driver_failure = _fault("DriverFailed", failure.fault.message)
+            self._driver = _without_memory(self._driver)
+        else:
+            self._take_driver(answer.driver)
+        self._post()
+        return self._driver.signature == before
+
+    async def _list(self) -> _Answer:
+        folder = find_library_folder(self._settings.library_folder)
+        if folder is None:
+            answer = await self._ask("--memory")
+            message = "no ggml libraries: neither /app nor the package llama-cpp-python has them"
+            return answer.model_copy(update={"error": _ListingFault(code="LibraryMissing", message=message)})
+        answer = await self._ask(str(folder))
+        if answer.error is None and answer.entries is None:
+            raise _ChildFailure(_fault("ListingFailed", "the listing gave no devices and no reason"))
+        return answer
+
+    async def _ask(self, argument: str) -> _Answer:
+        if (stuck := self._runner.stuck) is not None:
+            message = f"process {stuck} of an earlier listing hangs in the driver and cannot be killed"
+            raise _ChildFailure(_fault("ListingTimedOut", message))
+        environment = os.environ | {"GGML_NO_BACKTRACE": "1"}
+        environment.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+        try:
+            outcome = await self._runner.run([*self._command, argument], environment, self._settings.listing_timeout)
+        except OSError as error:
+            raise _ChildFailure(_fault("ListingFailed", f"the listing cannot be started: {error}")) from error
+        if argument != "--memory":
+            self.statistics.seconds = outcome.seconds
+            self._remark = " | ".join(part for part in outcome.errors.split(" | ") if _TELLING.search(part))
+        return self._parse(outcome)
+
+    def _parse(self, outcome: Outcome) -> _Answer:
+        said = f"; its log ends: {outcome.errors}" if outcome.errors else ""
+        if outcome.code is None:
+            message = f"the listing took longer than {self._settings.listing_timeout:g} s{said}"
+            raise _ChildFailure(_fault("ListingTimedOut", message))
+        if outcome.code:
+            code: FaultCode = "ListingCrashed" if outcome.code < 0 or outcome.code > 128 else "ListingFailed"  # noqa: PLR2004
+            raise _ChildFailure(_fault(code, f"the listing {outcome.ending}{said}"))
+        try:
+            return _Answer.model_validate_json(outcome.output)
+        except ValidationError as error:
+            problem = f"the listing's answer cannot be read ({error.error_count()} problems){said}"
+            raise _ChildFailure(_fault("ListingFailed", problem)) from error
+
+    def _take_driver(self, driver: _Driver) -> None:
+        """Take over what the driver says; where it fails, keep who its cards are, for that does not change."""
+        self._driver_failure = _fault("DriverFailed", driver.message) if driver.state == "failed" else None
+        if driver.state == "failed":
+            cards = {card.pci_id: card for card in [*_without_memory(self._driver).cards, *driver.cards]}
+            driver = driver.model_copy(
+                update={
+                    "cards": list(cards.values()),
+                    "driver_version": driver.driver_version or self._driver.driver_version,
+                    "cuda_version": driver.cuda_version or self._driver.cuda_version,
+                }
+            )
+        self._driver = driver
+
+    def _post(self) -> None:
+        before = self._board.posting.report.devices if self._board.posting else []
+        devices = [] if self._failure else list_devices(self._entries, self._driver.cards, before)
+        faults = [fault for fault in (self._failure, self._driver_failure) if fault]
+        if not self._failure and not any(device.type in (GgmlType.GPU, GgmlType.IGPU) for device in devices):
+            said = f"; its log says: {self._remark}" if self._remark else ""
+            faults.append(_fault("NoDevice", f"ggml's registry lists no GPU{said}"))
+        report = NodeReport(
+            devices=devices,
+            faults=faults,
+            library=self._library,
+            driver_version=self._driver.driver_version,
+            cuda_version=self._driver.cuda_version,
+            architecture=_ARCHITECTURES.get(platform.machine(), platform.machine()),
+            model_roots=list(self._settings.model_roots),
+            boot_id=self._boot_id,
+        )
+        if self._board.post(report):
+            found = ", ".join(device.name for device in devices) or "none"
+            wrong = "".join(f"; {fault.code}: {fault.message}" for fault in faults)
+            _log.info("new report: devices %s%s", found, wrong)
+
+
+def find_library_folder(setting: Path | None, image_folder: Path = IMAGE_FOLDER) -> Path | None:
+    """Choose the folder of the ggml libraries: the setting, else the image's, else llama-cpp-python's."""
+    if setting is not None:
+        return setting
+    if (image_folder / "libggml.so").exists():
+        return image_folder
+    package = importlib.util.find_spec("llama_cpp")  # importing it would load the libraries into the agent
+    for place in (package and package.submodule_search_locations) or ():
+        if (Path(place) / "lib" / "libggml.so").exists():
+            return Path(place) / "lib"
+    return None
+
+
+def _fault(code: FaultCode, message: str) -> Fault:
+    return Fault(code=code, message=message)
+
+
+def _without_memory(driver: _Driver) -> _Driver:
+    return driver.model_copy(update={"cards": [dataclasses.replace(card, free=None) for card in driver.cards]})
+
+
+def _read_boot_id(file: Path) -> str | None:
+    try:
+        return file.read_text().strip() or None
+    except OSError:
+        return None

@@ -1,0 +1,95 @@
+"""The program `paddock-agent`: one on each node, tells the operator what devices and models the node has."""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from paddock import __version__
+from paddock.agent.board import Board
+from paddock.agent.credentials import Credentials, CredentialsError
+from paddock.agent.headers import read_header
+from paddock.agent.lister import Lister
+from paddock.agent.logs import set_up_logging
+from paddock.agent.server import Api, HeaderPool, start_server
+from paddock.agent.settings import Settings, SettingsError, load_settings
+
+_log = logging.getLogger(__name__)
+
+_WRONG_SETTING = 2
+_CANNOT_START = 1
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the agent until SIGTERM; gives the exit code: 1 when it cannot start, 2 when a setting is wrong."""
+    parser = argparse.ArgumentParser(prog="paddock-agent", description="Paddock's node agent. Settings: PADDOCK_...")
+    parser.add_argument("--version", action="version", version=f"paddock-agent {__version__}")
+    parser.add_argument("--once", action="store_true", help="list the devices, print the report as JSON and end")
+    arguments = parser.parse_args(argv)
+    try:
+        settings = load_settings(os.environ)
+    except SettingsError as error:
+        sys.stderr.write(f"paddock-agent: {error}\n")
+        return _WRONG_SETTING
+    set_up_logging(settings.log_format, settings.log_level)
+    if arguments.once:
+        asyncio.run(_print_report(settings))
+        return 0
+    try:
+        asyncio.run(_serve(settings))
+    except (CredentialsError, OSError) as error:
+        _log.error("cannot start: %s", error)
+        return _CANNOT_START
+    return 0
+
+
+async def _print_report(settings: Settings) -> None:
+    board = Board()
+    await Lister(settings, board).list_all()
+    if board.posting is not None:
+        sys.stdout.write(json.dumps(board.posting.report.to_dict(), indent=2) + "\n")
+
+
+async def _serve(settings: Settings) -> None:
+    credentials = Credentials(settings.credentials_folder)
+    board = Board()
+    lister = Lister(settings, board)
+    pool = HeaderPool(read_header, settings.model_roots, settings.header_timeout)
+    api = Api(board, lister.statistics, credentials, pool, metrics_token=settings.metrics_token)
+    runner, port = await start_server(api, settings, credentials)
+    _log.info("paddock-agent %s listens on port %d", __version__, port)
+    try:
+        await _until_signal([lister.run(), credentials.follow_certificate()])
+    finally:
+        _log.info("stops")
+        board.close()
+        await runner.cleanup()
+
+
+async def _until_signal(jobs: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Run the jobs until SIGTERM or SIGINT; one that ends by an error ends the agent, to be started afresh."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    tasks = [asyncio.create_task(job) for job in jobs]
+    waiter = asyncio.create_task(stop.wait())
+    done, _ = await asyncio.wait([*tasks, waiter], return_when=asyncio.FIRST_COMPLETED)
+    for task in [*tasks, waiter]:
+        task.cancel()
+    for task in tasks:
+        with contextlib.suppress(asyncio.CancelledError):
+            if task not in done:
+                await task
+    for task in done - {waiter}:
+        task.result()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
