@@ -18,7 +18,7 @@ NAME_PATTERN = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 NAME_RULES = rules(
     (
         f"self.metadata.name.matches('{NAME_PATTERN}')",
-        "metadata.name must start with a letter, hold only a-z, 0-9 and -, and not end with -: its Service's name",
+        "metadata.name must start with a letter, hold only a-z, 0-9 and -, and not end with -, like its Service's",
     ),
     (
         f"self.metadata.name.size() <= {MAX_NAME}",

@@ -1,0 +1,74 @@
+{{/*
+Every right of the operator, in one place. No wider than the calls that it makes: a test compares them with recorded
+ones. The agents have none.
+*/}}
+
+{{/* In every namespace whose ModelDeployments it serves. */}}
+{{- define "paddock.rules.namespaced" -}}
+- apiGroups: [paddock.dev]
+  resources: [modeldeployments]
+  verbs: [get, list, watch]
+- apiGroups: [paddock.dev]
+  resources: [modeldeployments/status]
+  verbs: [patch]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch, create, delete]
+# how servers load, and what inspectors read
+- apiGroups: [""]
+  resources: [pods/log]
+  verbs: [get]
+# the readiness gate paddock.dev/verified
+- apiGroups: [""]
+  resources: [pods/status]
+  verbs: [patch]
+- apiGroups: [""]
+  resources: [services]
+  verbs: [get, list, create, patch, delete]
+- apiGroups: [""]
+  resources: [persistentvolumeclaims]
+  verbs: [get, create, delete]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create, patch]
+{{- end }}
+
+{{/* On objects without namespace. */}}
+{{- define "paddock.rules.cluster" -}}
+- apiGroups: [paddock.dev]
+  resources: [gpus]
+  verbs: [get, list, watch, create, delete]
+- apiGroups: [paddock.dev]
+  resources: [gpus/status]
+  verbs: [update, patch]
+- apiGroups: [""]
+  resources: [nodes]
+  verbs: [get, list, watch]
+# the volumes through which servers read model roots
+- apiGroups: [""]
+  resources: [persistentvolumes]
+  verbs: [get, list, create, delete]
+- apiGroups: [node.k8s.io]
+  resources: [runtimeclasses]
+  verbs: [get, list]
+{{- end }}
+
+{{/* In its own namespace. */}}
+{{- define "paddock.rules.own" -}}
+# which operator works
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [get, create, update]
+# the agents' certificate and token; a name cannot restrict create
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [create]
+- apiGroups: [""]
+  resources: [secrets]
+  resourceNames: [paddock-agent]
+  verbs: [get]
+# where the agents are
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch]
+{{- end }}

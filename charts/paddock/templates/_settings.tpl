@@ -1,0 +1,44 @@
+{{/*
+The environment of operator and agents: each PADDOCK_ variable is a field of their Settings, and a test compares them.
+Environment given in values comes first, so that every setting can be reached.
+*/}}
+
+{{- define "paddock.operatorEnv" -}}
+{{- $own := dict
+  "PADDOCK_AGENT_IMAGE" (include "paddock.image" (list . "agent"))
+  "PADDOCK_AGENT_PORT" (int .Values.agent.port)
+  "PADDOCK_AGENT_SECRET" "paddock-agent"
+  "PADDOCK_AGENT_TTL" (int .Values.operator.agentTtlSeconds)
+  "PADDOCK_ALLOWED_IMAGES" (.Values.images.allowed | toJson)
+  "PADDOCK_IMAGE_PULL_POLICY" .Values.images.pullPolicy
+  "PADDOCK_LEADER_ELECTION" "true"
+  "PADDOCK_LEASE_SECONDS" (int .Values.operator.leaseSeconds)
+  "PADDOCK_LISTEN" (printf "0.0.0.0:%d" (int .Values.operator.port))
+  "PADDOCK_LOG_FORMAT" .Values.log.format
+  "PADDOCK_LOG_LEVEL" .Values.log.level
+  "PADDOCK_MODEL_ROOTS" (.Values.modelRoots | toJson)
+  "PADDOCK_RESERVE" .Values.server.reserve
+  "PADDOCK_RUNTIME_CLASSES" (.Values.runtimeClasses | toJson)
+  "PADDOCK_SERVER_IMAGES" (.Values.images.servers | toJson)
+  "PADDOCK_SERVER_USER" (int64 .Values.server.user)
+  "PADDOCK_WATCH_NAMESPACES" (join "," .Values.watchNamespaces)
+-}}
+{{- merge (dict) .Values.operator.env $own | toYaml -}}
+{{- end }}
+
+{{/* (list $ pool) */}}
+{{- define "paddock.agentEnv" -}}
+{{- $root := index . 0 -}}
+{{- $pool := index . 1 -}}
+{{- $paths := list -}}
+{{- range $root.Values.modelRoots }}{{ $paths = append $paths .path }}{{ end -}}
+{{- $own := dict
+  "PADDOCK_CREDENTIALS_FOLDER" "/etc/paddock/agent"
+  "PADDOCK_LISTEN" (printf ":%d" (int $root.Values.agent.port))
+  "PADDOCK_LOG_FORMAT" $root.Values.log.format
+  "PADDOCK_LOG_LEVEL" $root.Values.log.level
+  "PADDOCK_MODEL_ROOTS" (join "," $paths)
+-}}
+{{- with $pool.libraryFolder }}{{ $_ := set $own "PADDOCK_LIBRARY_FOLDER" . }}{{ end -}}
+{{- merge (dict) ($pool.env | default dict) $own | toYaml -}}
+{{- end }}
