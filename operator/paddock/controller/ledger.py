@@ -1,0 +1,278 @@
+"""The fleet's books: GPU objects, and the reservations on them.
+
+A reservation is written to its GPU object by compare-and-swap on resourceVersion *before* the pod is made, and taken
+off when the pod object is gone: two operators at once cannot book a byte twice. Reservations for one GPU that wait at the
+same time go into one write.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from paddock.api.gpu import GPUStatus, Reservation
+from paddock.api.vocabulary import API_VERSION
+from paddock.controller.cluster import GPUS, JSON, Cluster, ClusterError
+from paddock.core.fleet import Claim, Device, Fleet, Node, device_of
+from paddock.core.inventory import merge
+from paddock.core.quantity import mebibytes
+
+log = logging.getLogger("paddock.ledger")
+
+
+def now() -> str:
+    """Give the time in RFC 3339, in seconds."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class ConflictError(Exception):
+    """Somebody else took the room meanwhile: decide again."""
+
+
+class Entry:
+    """One GPU object: as stored, as observed, and what is to be added or taken off."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.version = ""
+        self.stored: GPUStatus | None = None
+        self.observed: GPUStatus | None = None
+        self.adding: dict[str, Reservation] = {}
+        self.removing: set[str] = set()
+        self.lock = asyncio.Lock()
+        self.device: Device | None = None
+        """Cached; None after a change."""
+
+    @property
+    def reservations(self) -> list[Reservation]:
+        """What counts now: stored, less what is being removed, and what is being added."""
+        stored = self.stored.reservations if self.stored else []
+        kept = [one for one in stored if one.pod not in self.removing and one.pod not in self.adding]
+        return [*kept, *self.adding.values()]
+
+    def wanted(self) -> GPUStatus | None:
+        """Give the status that should be stored; None while nothing is known."""
+        base = self.observed if self.observed is not None else self.stored
+        if base is None:
+            return None
+        merged = merge(base, self.stored)
+        reservations = sorted(self.reservations, key=lambda one: one.pod)
+        return merged.model_copy(
+            update={
+                "reservations": reservations,
+                "deployments": sorted({one.deployment for one in reservations}),
+                "memory": merged.memory.model_copy(
+                    update={"reserved": mebibytes(sum(one.bytes for one in reservations))}
+                ),
+            }
+        )
+
+
+class Ledger:
+    """All GPU objects. The decision and the assumed reservation happen without an await between them."""
+
+    def __init__(self, cluster: Cluster, reserve: int, changed: Callable[[], None]) -> None:
+        self._cluster, self._reserve, self._changed = cluster, reserve, changed
+        self._entries: dict[str, Entry] = {}
+        self._by_pod: dict[str, str] = {}
+        self.resident: set[str] = set()
+        """Pods (namespace/name) whose memory the driver's figures show already."""
+
+    # -- what is stored ------------------------------------------------------------------------------------------
+
+    def seed(self, objects: Iterable[Mapping[str, Any]]) -> None:
+        """Take over all GPU objects; those that are not among them are forgotten."""
+        names = set()
+        for body in objects:
+            names.add(body["metadata"]["name"])
+            self.apply(body)
+        for name in set(self._entries) - names:
+            if self._entries[name].stored is not None:
+                self.forget(name)
+
+    def apply(self, body: Mapping[str, Any]) -> None:
+        """Take over one GPU object, unless a newer state of it is known."""
+        meta = body["metadata"]
+        entry = self._entries.setdefault(meta["name"], Entry(meta["name"]))
+        version = meta.get("resourceVersion", "")
+        if _older(version, entry.version):
+            return
+        entry.version = version
+        status = body.get("status")
+        before = entry.stored
+        entry.stored = GPUStatus.model_validate(status) if status else None
+        entry.removing &= {one.pod for one in entry.stored.reservations} if entry.stored else set()
+        if entry.stored == before:
+            return
+        entry.device = None
+        for one in entry.stored.reservations if entry.stored else ():
+            self._by_pod.setdefault(one.pod, entry.name)
+        self._changed()
+
+    def forget(self, name: str) -> None:
+        """Drop a GPU object that was deleted."""
+        if self._entries.pop(name, None) is not None:
+            self._changed()
+
+    def stored(self) -> dict[str, GPUStatus]:
+        """Give every GPU's stored status by name."""
+        return {name: entry.stored for name, entry in self._entries.items() if entry.stored is not None}
+
+    def reservations(self) -> dict[str, tuple[str, Reservation]]:
+        """Give GPU name and reservation by pod (namespace/name)."""
+        return {one.pod: (entry.name, one) for entry in self._entries.values() for one in entry.reservations}
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    def fleet(self, nodes: Mapping[str, Node]) -> Fleet:
+        """Give a snapshot. Only devices that changed are built anew."""
+        devices = []
+        for name in sorted(self._entries):
+            entry = self._entries[name]
+            if entry.device is None:
+                entry.device = self._device(entry)
+            if entry.device is not None:
+                devices.append(entry.device)
+        return Fleet(nodes, tuple(devices), self._reserve)
+
+    def _device(self, entry: Entry) -> Device | None:
+        status = entry.wanted()
+        if status is None:
+            return None
+        device = device_of(entry.name, status)
+        return device.with_claims(
+            Claim(one.pod, one.deployment, one.bytes, resident=one.pod in self.resident) for one in entry.reservations
+        )
+
+    def set_resident(self, pod: str, *, resident: bool) -> None:
+        """Note whether the driver's figures show a pod's memory."""
+        if resident == (pod in self.resident):
+            return
+        if resident:
+            self.resident.add(pod)
+        else:
+            self.resident.discard(pod)
+        entry = self._entries.get(self._by_pod.get(pod, ""))
+        if entry is not None:
+            entry.device = None
+
+    # -- writing -------------------------------------------------------------------------------------------------
+
+    def assume(self, gpu: str, reservation: Reservation) -> None:
+        """Count a reservation from now on; `commit` must follow. No await between the decision and this."""
+        entry = self._entries[gpu]
+        entry.adding[reservation.pod] = reservation
+        entry.removing.discard(reservation.pod)
+        entry.device = None
+        self._by_pod[reservation.pod] = gpu
+
+    async def commit(self, gpu: str, pod: str) -> None:
+        """Write what was assumed. Raises ConflictError when the room is gone, ClusterError when the write failed."""
+        entry = self._entries[gpu]
+        try:
+            await self._flush(entry)
+        except ClusterError:
+            self._drop(entry, pod)
+            raise
+        if entry.stored is None or all(one.pod != pod for one in entry.stored.reservations):
+            self._drop(entry, pod)
+            raise ConflictError(f"{gpu} has no room for {pod} any more")
+
+    def _drop(self, entry: Entry, pod: str) -> None:
+        entry.adding.pop(pod, None)
+        entry.device = None
+        if self._by_pod.get(pod) == entry.name:
+            del self._by_pod[pod]
+
+    async def release(self, pod: str, keep: str | None = None) -> None:
+        """Take a pod's reservations off every GPU except `keep`."""
+        held = [
+            entry
+            for entry in self._entries.values()
+            if entry.name != keep and any(one.pod == pod for one in entry.reservations)
+        ]
+        for entry in held:
+            entry.adding.pop(pod, None)
+            entry.removing.add(pod)
+            entry.device = None
+        if keep is None:
+            self._by_pod.pop(pod, None)
+            self.resident.discard(pod)
+        if held:
+            self._changed()
+        for entry in held:
+            await self._flush(entry)
+
+    async def observe(self, name: str, status: GPUStatus) -> None:
+        """Write what an agent reports of one device, if it differs from what is stored; creates the GPU object."""
+        entry = self._entries.setdefault(name, Entry(name))
+        entry.observed = status
+        entry.device = None
+        if entry.version == "":
+            await self._create(entry)
+        await self._flush(entry)
+        self._changed()
+
+    async def delete(self, name: str) -> None:
+        """Remove the GPU object of a device whose node is gone."""
+        await self._cluster.delete(f"{GPUS}/{name}")
+        self.forget(name)
+
+    async def _create(self, entry: Entry) -> None:
+        body: JSON = {"apiVersion": API_VERSION, "kind": "GPU", "metadata": {"name": entry.name}}
+        try:
+            self.apply(await self._cluster.post(GPUS, body))
+        except ClusterError as error:
+            if not error.already_exists:
+                raise
+            self.apply(await self._cluster.get(f"{GPUS}/{entry.name}"))
+
+    async def _flush(self, entry: Entry) -> None:
+        """Bring the stored object to what it should be; one write serves all who wait."""
+        async with entry.lock:
+            for _ in range(20):
+                wanted = entry.wanted()
+                if wanted is None or wanted == entry.stored:
+                    entry.adding.clear()
+                    return
+                added = dict(entry.adding)
+                body: JSON = {
+                    "apiVersion": API_VERSION,
+                    "kind": "GPU",
+                    "metadata": {"name": entry.name, "resourceVersion": entry.version},
+                    "status": wanted.to_dict(),
+                }
+                try:
+                    self.apply(await self._cluster.put(f"{GPUS}/{entry.name}/status", body))
+                except ClusterError as error:
+                    await self._after_error(entry, error)
+                    continue
+                for pod, reservation in added.items():
+                    if entry.adding.get(pod) is reservation:
+                        del entry.adding[pod]
+                entry.device = None
+                if not entry.adding:
+                    return
+            raise ClusterError(409, "Conflict", f"GPU {entry.name} keeps changing")
+
+    async def _after_error(self, entry: Entry, error: ClusterError) -> None:
+        """After a lost race: read the object, and give up what does not fit beside the winner's reservations."""
+        if error.not_found:
+            self.forget(entry.name)
+            raise error
+        if not error.conflict:
+            raise error
+        self.apply(await self._cluster.get(f"{GPUS}/{entry.name}"))
+        entry.device = None
+        device = self._device(entry)
+        while device is not None and entry.adding and device.reserved > device.capacity(self._reserve):
+            pod, _ = entry.adding.popitem()
+            log.info("%s: another operator was quicker, %s has to look again", entry.name, pod)
+            self._drop(entry, pod)
+            device = self._device(entry)
+
+
+def _older(version: str, known: str) -> bool:
+    """Tell whether a resourceVersion is older than the known one; both are numbers on every API server there is."""
+    return version.isdigit() and known.isdigit() and int(version) < int(known)

@@ -1,0 +1,113 @@
+"""Every option of the operator: a documented field, read from the environment by the name `PADDOCK_<FIELD>`."""
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from paddock.core.pod import SERVER_USER
+from paddock.core.quantity import parse_quantity
+from paddock.core.source import ModelRoot
+
+PREFIX = "PADDOCK_"
+
+
+class SettingsError(Exception):
+    """A setting is unknown or has a bad value; the text says which and what to do."""
+
+
+class Settings(BaseModel):
+    """The operator's settings."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    namespace: str = "paddock-system"
+    """Namespace of the operator: its Lease, the agents and their Secret."""
+    pod_name: str = "paddock-operator"
+    """Name of this process in the Lease."""
+    watch_namespaces: tuple[str, ...] = ()
+    """Namespaces whose ModelDeployments are served; empty means all."""
+    agent_secret: str = "paddock-agent"  # noqa: S105 a name
+    """Secret with the agents' certificate and token, made by the operator."""
+    agent_port: Annotated[int, Field(ge=1, le=65535)] = 9443
+    """Port of the agents."""
+    agent_image: str = ""
+    """Image of inspector pods, which read headers from claims."""
+    agent_ttl: Annotated[float, Field(gt=0)] = 60
+    """Seconds after which the devices of a silent agent are not ready."""
+    model_roots: tuple[ModelRoot, ...] = ()
+    """Folders on the nodes for file:// sources."""
+    server_images: dict[str, str] = {}
+    """Server image by ggml backend, instead of the built-in table."""
+    allowed_images: tuple[str, ...] = ()
+    """Glob patterns of images that spec.server.image may name beside the table's."""
+    runtime_classes: dict[str, str] = {"nvidia": "nvidia"}
+    """RuntimeClass by vendor."""
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    """imagePullPolicy of server and inspector pods."""
+    reserve: str = "0"
+    """Memory kept free on each GPU, as a quantity."""
+    server_user: Annotated[int, Field(ge=1)] = SERVER_USER
+    """User and group id of server and inspector pods."""
+    leader_election: bool = True
+    """Whether a Lease decides which of several operators acts."""
+    lease_seconds: Annotated[float, Field(ge=1)] = 15
+    """Seconds after which a silent leader is replaced."""
+    listen: str = "0.0.0.0:8080"
+    """Address of /healthz and /metrics; empty to switch off."""
+    workers: Annotated[int, Field(ge=1, le=256)] = 16
+    """Deployments that are looked at at the same time."""
+    resync_seconds: Annotated[float, Field(ge=1)] = 300
+    """Seconds between full comparisons with the API server."""
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """Least severity that is logged."""
+    log_format: Literal["text", "json"] = "text"
+    """Form of log lines."""
+
+    @field_validator("reserve")
+    @classmethod
+    def _quantity(cls, value: str) -> str:
+        if parse_quantity(value) < 0:
+            raise ValueError("must not be negative")
+        return value
+
+    @property
+    def reserve_bytes(self) -> int:
+        """Memory kept free on each GPU, in bytes."""
+        return int(parse_quantity(self.reserve))
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Self:
+        """Read the settings. Raises SettingsError with all that is wrong."""
+        values: dict[str, Any] = {}
+        for name, text in environment.items():
+            if not name.startswith(PREFIX):
+                continue
+            field = name.removeprefix(PREFIX).lower()
+            if field in cls.model_fields:
+                values[field] = _read(cls.model_fields[field].annotation, text, name)
+            elif not field.endswith(("_port", "_host")) and "_port_" not in field:
+                # Kubernetes injects PADDOCK_..._SERVICE_HOST and the like for Services of that name.
+                known = ", ".join(PREFIX + one.upper() for one in cls.model_fields)
+                raise SettingsError(f"unknown setting {name}; known are {known}")
+        try:
+            return cls(**values)
+        except ValidationError as error:
+            wrong = "; ".join(
+                f"{PREFIX}{'.'.join(map(str, one['loc'])).upper()}: {one['msg']}" for one in error.errors()
+            )
+            raise SettingsError(wrong) from error
+
+
+def _read(annotation: object, text: str, name: str) -> object:
+    """Turn the text of a variable into what pydantic can check: lists and objects are JSON or comma lists."""
+    kind = str(annotation)
+    if not kind.startswith(("tuple", "dict")):
+        return text
+    if text.strip().startswith(("[", "{")):
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise SettingsError(f"{name} is no JSON: {error}") from error
+    return tuple(part.strip() for part in text.split(",") if part.strip()) if kind.startswith("tuple") else {}
