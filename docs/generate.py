@@ -43,6 +43,8 @@ def type_name(node: Schema) -> str:
         return ", ".join(f"`{value}`" for value in node["enum"])
     if "items" in node:
         return f"list of {type_name(node['items'])}"
+    if patterns := node.get("patternProperties"):
+        return f"map of {type_name(next(iter(patterns.values())))}"
     if isinstance(node.get("additionalProperties"), dict):
         return f"map of {type_name(node['additionalProperties'])}"
     return str(node.get("format") if node.get("format") == "date-time" else node.get("type")) + bounds(node)

@@ -6,21 +6,21 @@ Environment given in values comes first, so that every setting can be reached.
 {{- define "paddock.operatorEnv" -}}
 {{- $own := dict
   "PADDOCK_AGENT_IMAGE" (include "paddock.image" (list . "agent"))
-  "PADDOCK_AGENT_PORT" (int .Values.agent.port)
+  "PADDOCK_AGENT_PORT" (int .Values.agent.port | toString)
   "PADDOCK_AGENT_SECRET" "paddock-agent"
-  "PADDOCK_AGENT_TTL" (int .Values.operator.agentTtlSeconds)
+  "PADDOCK_AGENT_TTL" (int .Values.operator.agentTtlSeconds | toString)
   "PADDOCK_ALLOWED_IMAGES" (.Values.images.allowed | toJson)
   "PADDOCK_IMAGE_PULL_POLICY" .Values.images.pullPolicy
   "PADDOCK_LEADER_ELECTION" "true"
-  "PADDOCK_LEASE_SECONDS" (int .Values.operator.leaseSeconds)
+  "PADDOCK_LEASE_SECONDS" (int .Values.operator.leaseSeconds | toString)
   "PADDOCK_LISTEN" (printf "0.0.0.0:%d" (int .Values.operator.port))
   "PADDOCK_LOG_FORMAT" .Values.log.format
-  "PADDOCK_LOG_LEVEL" .Values.log.level
+  "PADDOCK_LOG_LEVEL" (.Values.log.level | upper)
   "PADDOCK_MODEL_ROOTS" (.Values.modelRoots | toJson)
   "PADDOCK_RESERVE" .Values.server.reserve
   "PADDOCK_RUNTIME_CLASSES" (.Values.runtimeClasses | toJson)
   "PADDOCK_SERVER_IMAGES" (.Values.images.servers | toJson)
-  "PADDOCK_SERVER_USER" (int64 .Values.server.user)
+  "PADDOCK_SERVER_USER" (int64 .Values.server.user | toString)
   "PADDOCK_WATCH_NAMESPACES" (join "," .Values.watchNamespaces)
 -}}
 {{- merge (dict) .Values.operator.env $own | toYaml -}}
@@ -41,4 +41,18 @@ Environment given in values comes first, so that every setting can be reached.
 -}}
 {{- with $pool.libraryFolder }}{{ $_ := set $own "PADDOCK_LIBRARY_FOLDER" . }}{{ end -}}
 {{- merge (dict) ($pool.env | default dict) $own | toYaml -}}
+{{- end }}
+
+{{/* What the schema cannot say. */}}
+{{- define "paddock.checkValues" -}}
+{{- $names := list -}}
+{{- range .Values.agents -}}
+{{- if has .name $names }}{{ fail (printf "two entries of agents are named %s" .name) }}{{ end -}}
+{{- $names = append $names .name -}}
+{{- end -}}
+{{- $paths := list -}}
+{{- range .Values.modelRoots -}}
+{{- if has .path $paths }}{{ fail (printf "two entries of modelRoots have the path %s" .path) }}{{ end -}}
+{{- $paths = append $paths .path -}}
+{{- end -}}
 {{- end }}

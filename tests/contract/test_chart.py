@@ -1,0 +1,440 @@
+"""The chart renders, is strict about its values, hardened, and says the same as the code."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+import paddock
+from paddock.api.crd import crds
+from paddock.api.vocabulary import REASONS, VERDICTS, Label
+from paddock.core.images import known_backends
+from support.helm import CHART, NAMESPACE, environment, helm, missing_program, named, of_kind, render, template
+
+pytestmark = pytest.mark.skipif(missing_program() is not None, reason=missing_program() or "")
+
+Object = dict[str, Any]
+
+EVERYTHING: Object = {
+    "watchNamespaces": ["team-a", "team-b"],
+    "modelRoots": [
+        {"path": "/models", "hostPath": "/srv/models"},
+        {"path": "/more", "hostPath": "/mnt/nfs/more"},
+    ],
+    "images": {
+        "operator": {"repository": "registry.example:5000/operator", "tag": "9.9"},
+        "agent": {"repository": "registry.example:5000/agent"},
+        "servers": {"CUDA": "registry.example/llama:cuda-1"},
+        "allowed": [],
+        "pullPolicy": "Always",
+        "pullSecrets": [{"name": "registry"}],
+    },
+    "runtimeClasses": {"nvidia": "nvidia-cdi"},
+    "server": {"user": 2000000000, "reserve": "512Mi"},
+    "log": {"level": "debug", "format": "json"},
+    "operator": {
+        "replicas": 2,
+        "leaseSeconds": 30,
+        "agentTtlSeconds": 90,
+        "port": 18080,
+        "nodeSelector": {"a": "b"},
+        "tolerations": [{"operator": "Exists"}],
+        "affinity": {"nodeAffinity": {}},
+        "priorityClassName": "system-cluster-critical",
+        "podLabels": {"app.kubernetes.io/name": "not-this", "team": "a"},
+        "podAnnotations": {"a": "b"},
+        "env": {"PADDOCK_WORKERS": "4", "PADDOCK_LOG_LEVEL": "WARNING", "HTTPS_PROXY": "x"},
+    },
+    "agent": {"port": 19443},
+    "agents": [
+        {"name": "nvidia", "runtimeClassName": "nvidia-cdi", "env": {"NVIDIA_VISIBLE_DEVICES": "all"}},
+        {
+            "name": "amd",
+            "nodeSelector": {"gpu": "amd"},
+            "tolerations": [{"key": "gpu"}],
+            "affinity": {"nodeAffinity": {}},
+            "image": "registry.example/agent-rocm:1",
+            "libraryFolder": "/app",
+            "podAnnotations": {"cdi.k8s.io/gpus": "amd.com/gpu=all"},
+            "supplementalGroups": [44, 109],
+            "priorityClassName": "system-node-critical",
+            "resources": {"limits": {"memory": "1Gi"}},
+        },
+    ],
+    "serviceAccount": {"annotations": {"a": "b"}},
+    "rbac": {"aggregate": False, "gpusForAll": True},
+    "networkPolicy": {"enabled": True},
+}
+NOTHING: Object = {"modelRoots": [], "agents": [], "crds": {"install": False}, "images": {"allowed": []}}
+VALUE_SETS = {"defaults": {}, "everything": EVERYTHING, "nothing": NOTHING}
+
+every_value_set = pytest.mark.parametrize("values", VALUE_SETS.values(), ids=VALUE_SETS)
+
+
+@pytest.fixture(scope="module")
+def defaults() -> list[Object]:
+    return render()
+
+
+@pytest.fixture(scope="module")
+def everything() -> list[Object]:
+    return render(EVERYTHING)
+
+
+@every_value_set
+def test_lint_is_content(values: Object) -> None:
+    done = helm("lint", "--strict", str(CHART), values=values)
+    assert done.returncode == 0, done.stdout
+
+
+def test_versions_are_those_of_the_code() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert (chart["version"], chart["appVersion"]) == (paddock.__version__, paddock.__version__)
+
+
+@every_value_set
+def test_every_object_is_labelled_and_has_a_home(values: Object) -> None:
+    for each in render(values):
+        labels = each["metadata"]["labels"]
+        assert labels["app.kubernetes.io/name"] == "paddock"
+        assert labels["app.kubernetes.io/instance"] == "paddock"
+        assert labels["app.kubernetes.io/version"] == paddock.__version__
+        cluster_wide = each["kind"].startswith(("ClusterRole", "CustomResourceDefinition"))
+        assert cluster_wide != ("namespace" in each["metadata"]), each
+
+
+@every_value_set
+def test_no_two_objects_are_the_same(values: Object) -> None:
+    keys = [(each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in render(values)]
+    assert len(keys) == len(set(keys))
+
+
+# --- custom resources
+
+
+def test_the_crds_are_those_of_the_models_and_stay(defaults: list[Object]) -> None:
+    rendered = {each["metadata"]["name"]: each for each in of_kind(defaults, "CustomResourceDefinition")}
+    expected = [yaml.safe_load(text) for text in crds().values()]
+    assert rendered.keys() == {each["metadata"]["name"] for each in expected}
+    for each in expected:
+        crd = rendered[each["metadata"]["name"]]
+        assert crd["spec"] == each["spec"]
+        assert crd["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+
+
+def test_the_crds_can_be_left_out() -> None:
+    assert of_kind(render({"crds": {"install": False}}), "CustomResourceDefinition") == []
+
+
+# --- pods
+
+
+def pods(objects: list[Object]) -> list[Object]:
+    return [each for each in objects if each["kind"] in ("Deployment", "DaemonSet")]
+
+
+@every_value_set
+def test_every_pod_is_hardened(values: Object) -> None:
+    for workload in pods(render(values)):
+        spec = workload["spec"]["template"]["spec"]
+        security = spec["securityContext"]
+        assert security["runAsNonRoot"] is True
+        assert security["runAsUser"] > 0
+        assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert spec["enableServiceLinks"] is False
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
+        for container in spec["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            assert container["livenessProbe"]
+            assert container["readinessProbe"]
+
+
+@every_value_set
+def test_selectors_select_their_own_pods_alone(values: Object) -> None:
+    workloads = pods(render(values))
+    for workload in workloads:
+        wanted = workload["spec"]["selector"]["matchLabels"].items()
+        chosen = [each for each in workloads if wanted <= each["spec"]["template"]["metadata"]["labels"].items()]
+        assert chosen == [workload]
+
+
+def test_a_new_chart_version_alone_restarts_nothing(defaults: list[Object]) -> None:
+    for workload in pods(defaults):
+        labels = workload["spec"]["template"]["metadata"]["labels"]
+        assert not {"helm.sh/chart", "app.kubernetes.io/version"} & labels.keys()
+
+
+def test_agents_have_no_token_and_only_the_stated_host_access(everything: list[Object]) -> None:
+    assert named(everything, "ServiceAccount", "paddock-agent")["automountServiceAccountToken"] is False
+    agents = of_kind(everything, "DaemonSet")
+    assert [each["metadata"]["name"] for each in agents] == ["paddock-agent-nvidia", "paddock-agent-amd"]
+    for agent in agents:
+        spec = agent["spec"]["template"]["spec"]
+        assert (spec["serviceAccountName"], spec["automountServiceAccountToken"]) == ("paddock-agent", False)
+        volumes = {volume["name"]: volume for volume in spec["volumes"]}
+        assert volumes["credentials"]["secret"] == {"secretName": "paddock-agent", "defaultMode": 0o440}
+        mounts = {mount["name"]: mount for mount in spec["containers"][0]["volumeMounts"]}
+        host = {name: volume["hostPath"] for name, volume in volumes.items() if "hostPath" in volume}
+        assert [(mounts[name]["mountPath"], path["path"]) for name, path in host.items()] == [
+            ("/models", "/srv/models"),
+            ("/more", "/mnt/nfs/more"),
+        ]
+        assert all(path["type"] == "DirectoryOrCreate" for path in host.values())
+        writable = [name for name, mount in mounts.items() if not mount.get("readOnly")]
+        assert writable == ["tmp"]
+        assert "emptyDir" in volumes["tmp"]
+
+
+def test_no_right_is_bound_to_the_agents(everything: list[Object]) -> None:
+    bindings = of_kind(everything, "ClusterRoleBinding") + of_kind(everything, "RoleBinding")
+    assert len(bindings) == 5
+    assert not [each for each in bindings if any(who["name"] == "paddock-agent" for who in each["subjects"])]
+
+
+def test_the_operator_finds_agents_by_their_labels(everything: list[Object]) -> None:
+    for agent in of_kind(everything, "DaemonSet"):
+        labels = agent["spec"]["template"]["metadata"]["labels"]
+        assert (labels[Label.NAME], labels[Label.COMPONENT]) == ("paddock", Label.NODE_AGENT)
+
+
+def test_pools_keep_their_own_settings(everything: list[Object]) -> None:
+    nvidia, amd = (each["spec"]["template"] for each in of_kind(everything, "DaemonSet"))
+    assert nvidia["spec"]["runtimeClassName"] == "nvidia-cdi"
+    assert nvidia["spec"]["containers"][0]["image"] == f"registry.example:5000/agent:{paddock.__version__}"
+    assert "runtimeClassName" not in amd["spec"]
+    assert amd["spec"]["containers"][0]["image"] == "registry.example/agent-rocm:1"
+    assert amd["spec"]["securityContext"]["supplementalGroups"] == [44, 109]
+    assert amd["metadata"]["annotations"] == {"cdi.k8s.io/gpus": "amd.com/gpu=all"}
+    assert amd["spec"]["nodeSelector"] == {"gpu": "amd"}
+    assert environment({"spec": {"template": amd}})["PADDOCK_LIBRARY_FOLDER"] == "/app"
+
+
+def test_agents_of_nvidia_see_every_device_by_default(defaults: list[Object]) -> None:
+    (agent,) = of_kind(defaults, "DaemonSet")
+    assert agent["spec"]["template"]["spec"]["runtimeClassName"] == "nvidia"
+    assert environment(agent).items() >= {
+        ("NVIDIA_VISIBLE_DEVICES", "all"),
+        ("NVIDIA_DRIVER_CAPABILITIES", "utility,compute,graphics"),
+    }
+
+
+def test_a_budget_exists_only_where_it_does_not_block_drains(defaults: list[Object], everything: list[Object]) -> None:
+    assert of_kind(defaults, "PodDisruptionBudget") == []
+    (budget,) = of_kind(everything, "PodDisruptionBudget")
+    assert budget["spec"]["minAvailable"] == 1
+
+
+def test_labels_of_the_operator_cannot_be_replaced(everything: list[Object]) -> None:
+    labels = named(everything, "Deployment", "paddock-operator")["spec"]["template"]["metadata"]["labels"]
+    assert (labels["app.kubernetes.io/name"], labels["team"]) == ("paddock", "a")
+
+
+def test_another_release_name_shows_in_every_name() -> None:
+    for each in render(release="blue"):
+        if each["kind"] != "CustomResourceDefinition":
+            assert each["metadata"]["name"].startswith("blue-paddock")
+
+
+# --- settings
+
+
+def test_the_operator_gets_what_the_values_say(everything: list[Object]) -> None:
+    found = environment(named(everything, "Deployment", "paddock-operator"))
+    assert found == {
+        "HTTPS_PROXY": "x",
+        "PADDOCK_AGENT_IMAGE": f"registry.example:5000/agent:{paddock.__version__}",
+        "PADDOCK_AGENT_PORT": "19443",
+        "PADDOCK_AGENT_SECRET": "paddock-agent",
+        "PADDOCK_AGENT_TTL": "90",
+        "PADDOCK_ALLOWED_IMAGES": "[]",
+        "PADDOCK_IMAGE_PULL_POLICY": "Always",
+        "PADDOCK_LEADER_ELECTION": "true",
+        "PADDOCK_LEASE_SECONDS": "30",
+        "PADDOCK_LISTEN": "0.0.0.0:18080",
+        "PADDOCK_LOG_FORMAT": "json",
+        "PADDOCK_LOG_LEVEL": "WARNING",
+        "PADDOCK_MODEL_ROOTS": found["PADDOCK_MODEL_ROOTS"],
+        "PADDOCK_NAMESPACE": None,
+        "PADDOCK_POD_NAME": None,
+        "PADDOCK_RESERVE": "512Mi",
+        "PADDOCK_RUNTIME_CLASSES": '{"nvidia":"nvidia-cdi"}',
+        "PADDOCK_SERVER_IMAGES": '{"CUDA":"registry.example/llama:cuda-1"}',
+        "PADDOCK_SERVER_USER": "2000000000",
+        "PADDOCK_WATCH_NAMESPACES": "team-a,team-b",
+        "PADDOCK_WORKERS": "4",
+    }
+    assert json.loads(found["PADDOCK_MODEL_ROOTS"] or "") == EVERYTHING["modelRoots"]
+
+
+def test_agents_get_what_the_values_say(everything: list[Object]) -> None:
+    agent = of_kind(everything, "DaemonSet")[0]
+    assert environment(agent) == {
+        "NVIDIA_VISIBLE_DEVICES": "all",
+        "PADDOCK_CREDENTIALS_FOLDER": "/etc/paddock/agent",
+        "PADDOCK_LISTEN": ":19443",
+        "PADDOCK_LOG_FORMAT": "json",
+        "PADDOCK_LOG_LEVEL": "debug",
+        "PADDOCK_MODEL_ROOTS": "/models,/more",
+    }
+
+
+@pytest.mark.parametrize(
+    ("module", "kind"), [("paddock.controller.settings", "Deployment"), ("paddock.agent.settings", "DaemonSet")]
+)
+@every_value_set
+def test_every_variable_is_a_setting_and_is_understood(values: Object, module: str, kind: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"{module} is not written yet")
+    settings = importlib.import_module(module)
+    known = {f"PADDOCK_{field.upper()}" for field in settings.Settings.model_fields}
+    for workload in of_kind(render(values), kind):
+        found = {name: "x" if value is None else value for name, value in environment(workload).items()}
+        assert {name for name in found if name.startswith("PADDOCK_")} <= known
+        read = getattr(settings, "load_settings", None) or settings.Settings.from_environment
+        read(found)
+
+
+def test_servers_can_be_given_for_every_backend_that_is_known() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    assert schema["$defs"]["servers"]["properties"].keys() == known_backends()
+
+
+# --- rights
+
+
+def rules(role: Object) -> set[tuple[str, str, str]]:
+    return {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+@every_value_set
+def test_no_right_is_a_wildcard_or_escalates(values: Object) -> None:
+    objects = render(values)
+    for role in of_kind(objects, "Role") + of_kind(objects, "ClusterRole"):
+        for group, resource, verb in rules(role):
+            assert "*" not in (group, resource, verb)
+            assert verb not in ("escalate", "bind", "impersonate")
+            assert resource not in ("pods/exec", "pods/attach", "serviceaccounts/token")
+
+
+def test_secrets_are_reachable_in_the_own_namespace_alone(defaults: list[Object]) -> None:
+    assert "secrets" not in {resource for _, resource, _ in rules(named(defaults, "ClusterRole", "paddock-operator"))}
+    own = named(defaults, "Role", "paddock-operator")
+    assert own["metadata"]["namespace"] == NAMESPACE
+    secrets = [rule for rule in own["rules"] if rule["resources"] == ["secrets"]]
+    assert [(rule["verbs"], rule.get("resourceNames")) for rule in secrets] == [
+        (["create"], None),
+        (["get"], ["paddock-agent"]),
+    ]
+
+
+def test_with_named_namespaces_no_namespaced_right_holds_elsewhere(
+    defaults: list[Object], everything: list[Object]
+) -> None:
+    whole = rules(named(defaults, "ClusterRole", "paddock-operator"))
+    cluster = rules(named(everything, "ClusterRole", "paddock-operator"))
+    assert {resource.partition("/")[0] for _, resource, _ in cluster} == {
+        "gpus",
+        "nodes",
+        "persistentvolumes",
+        "runtimeclasses",
+    }
+    roles = [role for role in of_kind(everything, "Role") if role["metadata"]["name"] == "paddock-operator-deployments"]
+    assert [role["metadata"]["namespace"] for role in roles] == ["team-a", "team-b"]
+    for role in roles:
+        assert rules(role) | cluster == whole
+    bound = {
+        each["metadata"]["namespace"]
+        for each in of_kind(everything, "RoleBinding")
+        if each["roleRef"]
+        == {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": roles[0]["metadata"]["name"]}
+    }
+    assert bound == {"team-a", "team-b"}
+
+
+def test_roles_of_users(defaults: list[Object], everything: list[Object]) -> None:
+    viewer, editor = (named(defaults, "ClusterRole", f"paddock-{name}") for name in ("viewer", "editor"))
+    assert {verb for _, _, verb in rules(viewer)} == {"get", "list", "watch"}
+    assert viewer["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
+    assert "rbac.authorization.k8s.io/aggregate-to-view" not in editor["metadata"]["labels"]
+    assert ("paddock.dev", "modeldeployments", "create") in rules(editor)
+    assert not [role for role in of_kind(everything, "ClusterRole") if "viewer" in role["metadata"]["name"]][1:]
+    (binding,) = (
+        each for each in of_kind(everything, "ClusterRoleBinding") if "gpu-viewer" in each["metadata"]["name"]
+    )
+    assert binding["subjects"][0]["name"] == "system:authenticated"
+
+
+# --- bad values
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"operater": {}}, "additional properties 'operater' not allowed"),
+        ({"operator": {"replica": 2}}, "at '/operator': additional properties 'replica' not allowed"),
+        ({"operator": {"replicas": "two"}}, "at '/operator/replicas': got string, want integer"),
+        ({"operator": {"leaseSeconds": 1}}, "at '/operator/leaseSeconds': minimum: got 1, want 5"),
+        ({"operator": {"env": {"DEBUG": 1}}}, "at '/operator/env/DEBUG': got number, want string"),
+        ({"operator": {"env": {"A-B": "x"}}}, "at '/operator/env': additional properties 'A-B' not allowed"),
+        ({"agents": [{"runtimeClassName": "nvidia"}]}, "at '/agents/0': missing property 'name'"),
+        ({"agents": [{"name": "NVIDIA"}]}, "at '/agents/0/name': 'NVIDIA' does not match pattern"),
+        ({"agents": {"name": "nvidia"}}, "at '/agents': got object, want array"),
+        ({"modelRoots": [{"path": "/models"}]}, "at '/modelRoots/0': missing property 'hostPath'"),
+        ({"modelRoots": [{"path": "models", "hostPath": "/m"}]}, "at '/modelRoots/0/path': 'models' does not match"),
+        ({"modelRoots": [{"path": "/m", "hostPath": "/m/../etc"}]}, "at '/modelRoots/0/hostPath': '/m/../etc' does"),
+        ({"images": {"pullPolicy": "always"}}, "at '/images/pullPolicy': value must be one of 'Always'"),
+        ({"images": {"operator": {"tag": "a b"}}}, "at '/images/operator/tag': 'a b' does not match pattern"),
+        ({"images": {"operator": None}}, "at '/images': missing property 'operator'"),
+        ({"images": {"servers": {"cuda": "x"}}}, "at '/images/servers': additional properties 'cuda' not allowed"),
+        ({"watchNamespaces": ["Team"]}, "at '/watchNamespaces/0': 'Team' does not match pattern"),
+        ({"watchNamespaces": "team"}, "at '/watchNamespaces': got string, want array"),
+        ({"server": {"user": 0}}, "at '/server/user': minimum: got 0, want 1"),
+        ({"server": {"reserve": "1 GB"}}, "at '/server/reserve': '1 GB' does not match pattern"),
+        ({"log": {"level": "trace"}}, "at '/log/level': value must be one of 'debug'"),
+        ({"agent": {"port": 443}}, "at '/agent/port': minimum: got 443, want 1,024"),
+    ],
+)
+def test_bad_values_are_refused_with_a_message_that_names_them(values: Object, message: str) -> None:
+    done = template(values)
+    assert done.returncode != 0
+    assert message in done.stderr
+
+
+def test_two_pools_of_one_name_are_refused() -> None:
+    done = template({"agents": [{"name": "a"}, {"name": "a"}]})
+    assert "two entries of agents are named a" in done.stderr
+
+
+def test_two_roots_of_one_path_are_refused() -> None:
+    roots = [{"path": "/models", "hostPath": "/a"}, {"path": "/models", "hostPath": "/b"}]
+    assert "two entries of modelRoots have the path /models" in template({"modelRoots": roots}).stderr
+
+
+# --- texts
+
+
+def test_values_that_remedies_name_exist() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    sections = "|".join(values)
+    texts = [entry.remedy for entry in [*REASONS.values(), *VERDICTS.values()]]
+    named_values = {path for text in texts for path in re.findall(rf"`((?:{sections})(?:\.\w+)*)`", text)}
+    assert {"images.allowed", "modelRoots", "runtimeClasses.nvidia"} <= named_values
+    for path in named_values:
+        node = values
+        for name in path.split("."):
+            node = node[name]
