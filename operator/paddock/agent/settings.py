@@ -6,11 +6,13 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 PREFIX = "PADDOCK_"
 _SERVICE_LINK = re.compile(r"_SERVICE_(HOST|PORT.*)$|_PORT(_\d+_(TCP|UDP|SCTP).*)?$")
 """Variables that Kubernetes adds for a Service in the same namespace; they may begin with PADDOCK_AGENT."""
+
+_HIGHEST_PORT = 65535
 
 Seconds = Annotated[float, Field(gt=0, le=86400, allow_inf_nan=False)]
 
@@ -23,6 +25,12 @@ def _split(text: object) -> object:
     if not isinstance(text, str):
         return text
     return tuple(part.strip() for part in re.split(r"[:,]", text) if part.strip())
+
+
+def _check_port(address: str) -> str:
+    if int(address.rpartition(":")[2]) > _HIGHEST_PORT:
+        raise ValueError(f"a port is at most {_HIGHEST_PORT}")
+    return address
 
 
 class Settings(BaseModel):
@@ -45,7 +53,11 @@ class Settings(BaseModel):
     """Absolute folders below which model headers are read, separated by colons or commas."""
     credentials_folder: Path = Path("/etc/paddock/agent")
     """Folder of tls.crt, tls.key and token; each is read again when it changes."""
-    listen: Annotated[str, Field(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]*):[0-9]{1,5}$")] = ":9443"
+    listen: Annotated[
+        str,
+        Field(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]*):[0-9]{1,5}$"),
+        AfterValidator(_check_port),
+    ] = ":9443"
     """Address and port; without an address, all of them."""
     boot_id_file: Path = Path("/proc/sys/kernel/random/boot_id")
     """File whose content changes with each boot of the node."""

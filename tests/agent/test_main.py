@@ -1,0 +1,146 @@
+"""The agent as a program: start, work, stop, and what it takes."""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from paddock import __version__
+from paddock.agent.logs import JsonFormatter
+from paddock.api.report import NodeReport
+from support.agent_credentials import TOKEN, trust
+
+PROGRAM = (sys.executable, "-m", "paddock.agent.main")
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*PROGRAM, *arguments],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_version() -> None:
+    assert run("--version").stdout == f"paddock-agent {__version__}\n"
+
+
+def test_once_prints_the_report(ggml: Path) -> None:
+    done = run("--once", PADDOCK_LIBRARY_FOLDER=str(ggml))
+    assert done.returncode == 0
+    assert [device.name for device in NodeReport.model_validate_json(done.stdout).devices] == [
+        "CUDA0",
+        "BLAS",
+        "Vulkan0",
+    ]
+
+
+def test_a_wrong_setting_ends_it_with_2() -> None:
+    done = run(PADDOCK_LISTING_INTERVAL="often", PADDOCK_AGENT_COLOUR="green")
+    assert done.returncode == 2
+    assert "PADDOCK_LISTING_INTERVAL='often'" in done.stderr
+    assert "PADDOCK_AGENT_COLOUR is not a setting" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_missing_credentials_end_it_with_1(tmp_path: Path) -> None:
+    done = run(PADDOCK_CREDENTIALS_FOLDER=str(tmp_path))
+    assert done.returncode == 1
+    assert str(tmp_path) in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_json_log_is_one_object_a_line() -> None:
+    wrong = ValueError("two\nlines")
+    record = logging.LogRecord("paddock", logging.ERROR, "", 0, "it %s", ("failed",), (ValueError, wrong, None))
+    line = JsonFormatter().format(record)
+    assert "\n" not in line
+    fields = json.loads(line)
+    assert (fields["level"], fields["message"]) == ("error", "it failed")
+    assert "ValueError" in fields["exception"]
+
+
+class Running:
+    """An agent in its own process."""
+
+    def __init__(self, process: asyncio.subprocess.Process, port: int, client: aiohttp.ClientSession) -> None:
+        self.process = process
+        self.port = port
+        self.client = client
+
+    async def get(self, path: str, **headers: str) -> tuple[int, str, bytes]:
+        async with self.client.get(
+            f"https://127.0.0.1:{self.port}{path}",
+            headers={"Authorization": f"Bearer {TOKEN}"} | headers,
+            server_hostname="paddock-agent",
+        ) as response:
+            return response.status, response.headers.get("ETag", ""), await response.read()
+
+    @property
+    def resident(self) -> int:
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.fixture
+async def running(ggml: Path, cards: Callable[..., None], credentials_folder: Path) -> AsyncIterator[Running]:
+    cards(("01", "one", 6000))
+    environment = os.environ | {
+        "PADDOCK_LIBRARY_FOLDER": str(ggml),
+        "PADDOCK_CREDENTIALS_FOLDER": str(credentials_folder),
+        "PADDOCK_LISTEN": "127.0.0.1:0",
+        "PADDOCK_MEMORY_INTERVAL": "0.2",
+    }
+    process = await asyncio.create_subprocess_exec(*PROGRAM, env=environment, stderr=asyncio.subprocess.PIPE)
+    assert process.stderr is not None
+    try:
+        line = (await asyncio.wait_for(process.stderr.readline(), 30)).decode()
+        assert "listens on port" in line, line
+        connector = aiohttp.TCPConnector(ssl=trust(credentials_folder))
+        async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=20)) as client:
+            yield Running(process, int(line.split()[-1]), client)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def test_it_reports_follows_memory_and_stops_amid_a_long_poll(
+    running: Running, cards: Callable[..., None]
+) -> None:
+    status, etag, body = await running.get("/v1/devices?wait=20")
+    assert status == 200
+    assert NodeReport.model_validate_json(body).devices[0].uuid == "GPU-one"
+    poll = asyncio.create_task(running.get("/v1/devices?wait=20", **{"If-None-Match": etag}))
+    cards(("01", "one", 1100))
+    status, etag, body = await poll
+    assert NodeReport.model_validate_json(body).devices[0].memory_free == 1024 * 1024 * 1024
+    poll = asyncio.create_task(running.get("/v1/devices?wait=60", **{"If-None-Match": etag}))
+    end = time.monotonic() + 20
+    while b"paddock_agent_long_polls 1\n" not in (await running.get("/metrics"))[2]:
+        assert time.monotonic() < end, "the poll never came"
+    start = time.monotonic()
+    running.process.send_signal(signal.SIGTERM)
+    assert (await poll)[0] == 304
+    assert await asyncio.wait_for(running.process.wait(), 10) == 0
+    assert time.monotonic() - start < 4
+
+
+async def test_it_stays_small(running: Running) -> None:
+    await running.get("/v1/devices?wait=20")
+    await running.get("/v1/header?path=/models/none.gguf")
+    for _ in range(20):
+        await running.get("/metrics")
+    assert running.resident <= 60_000_000
