@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from paddock.agent import lister as lister_module
-from paddock.agent import nvml
+from paddock.agent import nvml, processes
 from paddock.agent.board import Board
 from paddock.agent.lister import COMMAND, Lister, find_library_folder
 from paddock.agent.settings import Settings
@@ -156,6 +157,23 @@ class TestFaults:
         with pytest.raises(asyncio.CancelledError):
             await task
         assert not is_alive(int((tmp_path / "pid").read_text()))
+
+    async def test_a_process_that_cannot_be_killed_is_not_joined_by_others(
+        self, ggml: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.setenv("FAKE_GGML", "hang")
+        monkeypatch.setenv("FAKE_PID", str(tmp_path / "pid"))
+        monkeypatch.setattr(processes, "_kill", lambda _process: None)  # as if it hung inside the kernel
+        monkeypatch.setattr(processes, "_REAP", 0.1)
+        node = Node(ggml, listing_timeout=1)
+        assert not await node.lister.list_all()
+        pid = int((tmp_path / "pid").read_text())
+        monkeypatch.setenv("FAKE_GGML", "")
+        assert not await node.lister.list_all()
+        assert f"process {pid} of an earlier listing" in node.faults["ListingTimedOut"]
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: node.lister._runner.stuck is None)
+        assert await node.lister.list_all()
 
     async def test_a_missing_library(self, tmp_path: Path) -> None:
         node = Node(tmp_path)
