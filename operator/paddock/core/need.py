@@ -48,6 +48,7 @@ HOST_PROCESS: Final = 300 * MIB
 
 _F16: Final = 2
 _F32: Final = 4
+_INDEX_SCRATCH: Final = 20 * 1024
 _COPY_BACKENDS: Final = frozenset({"CUDA", "ROCm", "MUSA"})
 _FLASH_HEADS: Final = frozenset({40, 64, 72, 80, 96, 112, 128, 256, 512})
 _FLASH_PAIRS: Final = frozenset({(192, 128), (320, 256), (576, 512)})
@@ -119,7 +120,9 @@ def need(summary: HeaderSummary, serving: ServingSpec, *, gpu: bool, backend: st
     kv = _cache(summary, serving, shape) + shape.slots * summary.recurrent_state_bytes
     compute = _compute(summary, serving, shape, gpu=gpu, backend=backend)
     flash = _flash(summary, serving, backend if gpu else "CPU")
-    inputs = _input_bytes(summary, shape, flash=flash) + _F32 * summary.vocabulary * max(shape.outputs, shape.slots)
+    inputs = _input_bytes(summary, shape, flash=flash, quantized=_quantized(serving)) + _F32 * summary.vocabulary * max(
+        shape.outputs, shape.slots
+    )
     outputs = summary.layer_tensors.bytes + summary.output_tensors.bytes
     if not gpu:
         return MemoryNeed(
@@ -217,11 +220,13 @@ def _compute(summary: HeaderSummary, serving: ServingSpec, shape: _Shape, *, gpu
     total = graph + _F16 * tokens * cells
     heads = max(summary.head_count, default=0)
     if not _flash(summary, serving, backend if gpu else "CPU"):
-        total += (_F32 * heads + _F16) * tokens * cells
+        total += _F32 * (heads + 1) * tokens * cells
     elif gpu and (backend is None or backend in _COPY_BACKENDS):
         total += _flash_copy(summary, serving, shape)
-    if serving.cache_type_k.quantized or serving.cache_type_v.quantized:
+    if _quantized(serving):
         total += _F32 * tokens * (width + heads * summary.key_length)  # queries are rotated as the cache is
+    if summary.indexer_length:
+        total += _F32 * tokens * (_INDEX_SCRATCH + (heads + 6) * cells * shape.slots)
     return total + total // 400 + 128 * 1024
 
 
@@ -229,9 +234,7 @@ def _graph_factor(summary: HeaderSummary) -> int:
     """Percent of the closed form that is planned."""
     if summary.architecture in known.MEASURED_DENSE and not summary.experts_used:
         return 100
-    if summary.architecture in known.PLAIN_DENSE and not summary.experts_used:
-        return 125
-    return 150 if summary.experts_used and not summary.recurrent else 300
+    return 110 if summary.architecture in known.COMPARED else 300
 
 
 def _mask_cells(summary: HeaderSummary, shape: _Shape) -> int:
@@ -241,16 +244,27 @@ def _mask_cells(summary: HeaderSummary, shape: _Shape) -> int:
     return 0 if summary.recurrent else 2 * shape.tokens
 
 
-def _input_bytes(summary: HeaderSummary, shape: _Shape, *, flash: bool) -> int:
-    """Bytes of the graph's inputs in host memory: embedded tokens and the masks."""
-    mask = _F16 if flash else _F32
-    inputs = shape.tokens * (_F32 * 4 * summary.embedding_length + mask * _mask_cells(summary, shape))
+def _input_bytes(summary: HeaderSummary, shape: _Shape, *, flash: bool, quantized: bool) -> int:
+    """Bytes of the graph's inputs in host memory: embedded tokens, positions, masks, rotations of a quantized cache."""
+    embedded = 3 + summary.input_tensors.count
+    mask = _F16 if flash else _F32 + _F32  # without FlashAttention 32 bits, and room lost around the larger masks
+    if summary.indexer_length:
+        mask = (2 if flash else 3) * _F32 * shape.slots
+    inputs = shape.tokens * (_F32 * embedded * summary.embedding_length + mask * _mask_cells(summary, shape))
+    if quantized:
+        inputs += 2 * _F32 * max(summary.key_length, summary.value_length) ** 2
+    if summary.recurrent:
+        inputs += 2 * _F32 * shape.tokens**2
     return inputs + inputs // 400 + 128 * 1024
+
+
+def _quantized(serving: ServingSpec) -> bool:
+    return serving.cache_type_k.quantized or serving.cache_type_v.quantized
 
 
 def _flash(summary: HeaderSummary, serving: ServingSpec, backend: str | None) -> bool:
     """Say whether FlashAttention will be in use; with Auto it is not where the device lacks a kernel for the heads."""
-    if serving.flash_attention is FlashAttention.OFF:
+    if serving.flash_attention is FlashAttention.OFF or summary.architecture in known.WITHOUT_FLASH:
         return False
     if serving.flash_attention is FlashAttention.ON or backend not in _COPY_BACKENDS | {None}:
         return True
