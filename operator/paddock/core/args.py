@@ -107,25 +107,35 @@ def check(arguments: Iterable[str]) -> str | None:
     """Give the reason why the arguments are refused, or None when they are allowed."""
     waiting: Argument | None = None
     left = 0
+    previous = ""
     for text in arguments:
-        if any(not character.isprintable() and character != "\n" for character in text):
+        if any(not character.isprintable() and character not in "\n\t" for character in text):
             return f"argument {text!r} has a control character"
         if left:
-            # A value may begin with a minus sign only when it is a number: llama.cpp would take `-x` as a name.
+            # A value may begin with a minus sign only when it is a number. llama.cpp would take anything, but so an
+            # argument can never pass as a value, should a build ever count the values of a name differently.
             if text.startswith("-") and not _number(text):
                 return f"{waiting.names[0] if waiting else ''} needs a value, found {text!r}"
             left -= 1
             continue
         name = normal(text)
-        if "=" in name and normal(name.split("=", 1)[0]) in _BY_NAME:
-            return f"write {name.split('=', 1)[0]} and its value as two list items"
-        if name in OWN_FIELD:
-            return f"{text} has a field of its own: {OWN_FIELD[name]}"
+        head = name.split("=", 1)[0]
+        if head in OWN_FIELD:
+            return f"{text!r} has a field of its own: use {OWN_FIELD[head]}"
+        if head != name and head in _BY_NAME:
+            return f"write {head!r} and its value as two list items instead of {text!r}"
         waiting = _BY_NAME.get(name)
         if waiting is None:
-            return f"{text!r} is not an allowed llama-server argument; see docs/reference/arguments.md"
+            return _unknown(text, previous)
         left = waiting.values
+        previous = waiting.names[0]
     return f"{waiting.names[0]} needs a value" if left and waiting else None
+
+
+def _unknown(text: str, previous: str) -> str:
+    if text.startswith("-"):
+        return f"{text!r} is not an allowed llama-server argument; see docs/reference/arguments.md"
+    return f"found {text!r} where an argument is expected" + (f" after {previous}" if previous else "")
 
 
 def _number(text: str) -> bool:

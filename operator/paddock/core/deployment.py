@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from paddock.api.base import Model
 from paddock.api.modeldeployment import ModelDeploymentSpec
 from paddock.api.vocabulary import API_VERSION, Annotation, Label
 
@@ -60,8 +61,10 @@ def deployment_of(body: Mapping[str, Any]) -> Deployment:
     try:
         spec = ModelDeploymentSpec.model_validate(body.get("spec") or {})
     except ValidationError as error:
-        first = error.errors()[0]
-        problem = f"spec.{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+        found = error.errors(include_url=False, include_input=False)
+        where = ".".join(str(part) for part in found[0]["loc"])
+        problem = f"spec.{where}: {found[0]['msg']}" if where else f"spec: {found[0]['msg']}"
+        problem += f" (and {len(found) - 1} more problems)" if len(found) > 1 else ""
     return Deployment(
         namespace=meta["namespace"],
         name=meta["name"],
@@ -73,6 +76,11 @@ def deployment_of(body: Mapping[str, Any]) -> Deployment:
         restarted_at=(meta.get("annotations") or {}).get(Annotation.RESTARTED_AT, ""),
         status=body.get("status") or {},
     )
+
+
+def _said(value: Model) -> dict[str, Any]:
+    """Give what differs from the defaults, by the API's names: those of the code may change."""
+    return value.model_dump(mode="json", by_alias=True, exclude_defaults=True)
 
 
 def _digest(value: object) -> str:
@@ -90,9 +98,9 @@ def revision(deployment: Deployment) -> str:
     if spec is None:
         return ""
     parts = {
-        "model": spec.model.model_dump(mode="json", exclude_defaults=True),
-        "serving": spec.serving.model_dump(mode="json", exclude_defaults=True),
-        "server": spec.server.model_dump(mode="json", exclude_defaults=True),
+        "model": _said(spec.model),
+        "serving": _said(spec.serving),
+        "server": _said(spec.server),
         "restarted": deployment.restarted_at,
     }
     return _digest(parts)
@@ -103,4 +111,4 @@ def placement_hash(deployment: Deployment) -> str:
     spec = deployment.spec
     if spec is None:
         return ""
-    return _digest(spec.placement.model_dump(mode="json", exclude_defaults=True, exclude={"policy"}))
+    return _digest({key: value for key, value in _said(spec.placement).items() if key != "policy"})

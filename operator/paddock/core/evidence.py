@@ -12,9 +12,14 @@ from dataclasses import dataclass, field
 from paddock.api.vocabulary import Reason
 from paddock.core.quantity import MIB, human
 
-_DEVICE = re.compile(r"using device (\S+) \((.*)\) \(([^()]*)\) - \d+ MiB free\s*$")
-_BUFFER = re.compile(r":\s+(\S.*?)\s+(model|KV|RS|compute) buffer size =\s+([0-9.]+) MiB")
-_HOST = re.compile(r"^(CPU|CPU_Mapped|CPU_REPACK|CPU_AARCH64|BLAS|.*_Host)$")
+# A line begins with time and level, then the function's name: text of the model that is printed further in (names, chat
+# templates) is no evidence.
+_PREFIX = r"^(?:[0-9.]+ [A-Z] )?\w+:\s+"
+_DEVICE = re.compile(_PREFIX + r"using device (\S+) \((.*)\) \(([^()]*)\) - \d+ MiB free\s*$")
+_BUFFER = re.compile(_PREFIX + r"(\S+)\s+(model|KV|RS|compute) buffer size =\s+([0-9]+(?:\.[0-9]+)?) MiB\s*$")
+_HOST = re.compile(r"^(CPU|CPU_\w+|AMX|BLAS|.*_Host)$")
+_REPACKED = re.compile(r"^(AMX|CPU_(?!Mapped$|HBM$)\w+)$")
+"""Buffers whose layout only the CPU can compute with."""
 _TOLERANCE = 2 * MIB
 """Sizes are printed in MiB with two digits, and buffers are padded."""
 
@@ -51,6 +56,8 @@ class Expected:
     description: str = ""
     host_weights: int = 0
     """Bytes of weights that belong in host memory: the token embeddings."""
+    device_weights: int = 0
+    """Bytes of weights that belong on the device; 0 when not known."""
     need: int = 0
     """Bytes reserved on the device."""
 
@@ -82,8 +89,8 @@ def parse_log(text: str) -> ServerLog:
 
 def judge(log: ServerLog, expected: Expected) -> Evidence:
     """Compare what the log says with what was reserved."""
-    if not log.buffers:
-        return Evidence(False, Reason.NO_EVIDENCE, "the server's log has no buffer lines")
+    if not any(kind == "model" for _, kind in log.buffers):
+        return Evidence(False, Reason.NO_EVIDENCE, "the server's log does not say where the model's buffers are")
     if expected.name_in_pod is None:
         return _judge_cpu(log)
     if not log.devices:
@@ -100,11 +107,8 @@ def judge(log: ServerLog, expected: Expected) -> Evidence:
 
 
 def _judge_one(log: ServerLog, opened: Opened, expected: Expected) -> Evidence:
-    same = (
-        opened.pci_id == expected.pci_id if expected.pci_id and opened.pci_id else opened.name == expected.name_in_pod
-    )
     held = human(log.on(opened.name))
-    if not same:
+    if not _same(opened, expected):
         return Evidence(
             False, Reason.WRONG_DEVICE, f"{_tell(opened)} holds {held}; the model belongs on {_want(expected)}"
         )
@@ -120,20 +124,32 @@ def _judge_one(log: ServerLog, opened: Opened, expected: Expected) -> Evidence:
     return Evidence(True, Reason.BUFFERS_ON_DEVICE, f"{_tell(opened)} holds {held}: {_kinds(log, opened.name)}")
 
 
+def _same(opened: Opened, expected: Expected) -> bool:
+    """Compare PCI ids; where a backend gives none, name and description are all there is."""
+    if expected.pci_id and opened.pci_id:
+        return opened.pci_id == expected.pci_id.lower()
+    like = not expected.description or not opened.description or opened.description == expected.description
+    return opened.name == expected.name_in_pod and like
+
+
 def _in_host(log: ServerLog, opened: Opened, expected: Expected) -> str | None:
     """Name what lies in host memory and should not, or what is missing on the device."""
     host = {key: size for key, size in log.buffers.items() if _HOST.match(key[0])}
     weights = sum(size for (_, kind), size in host.items() if kind == "model")
-    if any(name == "CPU_REPACK" for name, _ in host):
+    placed = log.buffers.get((opened.name, "model"), 0)
+    if not placed:
+        return f"no weights are on the device, {human(weights)} are in host memory"
+    if any(_REPACKED.match(name) and kind == "model" for name, kind in host):
         return "weights were repacked for the CPU"
-    if weights > expected.host_weights + _TOLERANCE:
+    if placed < expected.device_weights - _TOLERANCE:
+        return f"only {human(placed)} of {human(expected.device_weights)} of weights are on the device"
+    # A mapped buffer spans the file from its first tensor to its last: it proves nothing once the device has its part.
+    if not expected.device_weights and weights > expected.host_weights + _TOLERANCE:
         return f"{human(weights)} of weights are in host memory, {human(expected.host_weights)} expected"
     for kind, word in (("KV", "key-value cache"), ("RS", "recurrent state")):
         size = sum(bytes_ for (_, one), bytes_ in host.items() if one == kind)
         if size:
             return f"{human(size)} of {word} is in host memory"
-    if not log.buffers.get((opened.name, "model")):
-        return "no weights are on the device"
     if not log.buffers.get((opened.name, "compute")):
         return "no compute buffer is on the device"
     return None
@@ -161,26 +177,25 @@ def _want(expected: Expected) -> str:
     return f"{expected.description or expected.name_in_pod} ({expected.pci_id or expected.name_in_pod})"
 
 
-_ERRORS = re.compile(r"(?:^|\s)E\s+(.*)$|^(error.*|fakegpu.*|terminate called.*)$", re.IGNORECASE)
+_ERRORS = re.compile(r"^[0-9.]+ E |^error\b|^terminate called|\bGGML_(ASSERT|ABORT)\b|CUDA error|\bFatal\b")
+_FOLLOWS = re.compile(r"exiting due to|failed to load model|failed to create_context")
+"""Lines that only say that an earlier error ended the server."""
 _MEMORY = re.compile(r"out of memory|failed to allocate|unable to allocate|cudaMalloc failed", re.IGNORECASE)
 
 
 def last_error(text: str) -> tuple[Reason, str] | None:
-    """Give the reason and the first telling error line of a server that ended; None when it printed none."""
+    """Give the reason and the last telling error line of a server that ended; None when it printed none."""
     errors = [line.strip() for line in text.splitlines() if _ERRORS.search(line)]
     memory = [line for line in errors if _MEMORY.search(line)] or [
         line.strip() for line in text.splitlines() if _MEMORY.search(line)
     ]
     if memory:
         return Reason.OUT_OF_MEMORY, _bare(memory[0])
-    return (
-        (Reason.SERVER_FAILED, _bare(errors[-1] if "exiting" not in errors[-1] or len(errors) == 1 else errors[-2]))
-        if errors
-        else None
-    )
+    telling = [line for line in errors if not _FOLLOWS.search(line)] or errors
+    return (Reason.SERVER_FAILED, _bare(telling[-1])) if telling else None
 
 
 def _bare(line: str) -> str:
     """Drop the time and level in front of a log line, and what would not fit a message."""
-    found = re.match(r"^(?:\d+\.){2,3}\d+ [A-Z] +(.*)$", line)
+    found = re.match(r"^[0-9.]+ [A-Z] +(.*)$", line)
     return (found.group(1) if found else line)[:400]

@@ -85,6 +85,15 @@ class Device:
     claims: tuple[Claim, ...] = ()
 
     @property
+    def pinnable(self) -> bool:
+        """Whether a pod can be given this device alone: by an identifier, or a position that its runtime knows."""
+        if self.backend == "CUDA":
+            return self.uuid is not None
+        if self.backend in ("ROCm", "MUSA"):
+            return self.uuid is not None or self.raw_index is not None
+        return self.backend in ("Vulkan", "SYCL") and self.raw_index is not None
+
+    @property
     def reserved(self) -> int:
         """Bytes reserved in all."""
         return sum(claim.bytes for claim in self.claims)
@@ -108,6 +117,20 @@ class Device:
         """Give the same device with other claims."""
         return replace(self, claims=tuple(claims))
 
+    def without(self, pods: frozenset[str]) -> "Device":
+        """Give the same device as if these pods (namespace/name) were gone.
+
+        What the driver shows as used by them counts as free again: a claim, or less if that is all that is in use.
+        """
+        going = [claim for claim in self.claims if claim.pod in pods]
+        if not going:
+            return self
+        free = self.free
+        if free is not None:
+            free += sum(claim.bytes for claim in going if claim.resident)
+            free = min(free, self.total) if self.total is not None else free
+        return replace(self, free=free, claims=tuple(claim for claim in self.claims if claim.pod not in pods))
+
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
@@ -121,15 +144,7 @@ class Fleet:
     def without(self, pods: Iterable[str]) -> "Fleet":
         """Give the fleet as if these pods (namespace/name) had returned what they hold."""
         gone = frozenset(pods)
-        return replace(
-            self,
-            devices=tuple(
-                device.with_claims(claim for claim in device.claims if claim.pod not in gone)
-                if any(claim.pod in gone for claim in device.claims)
-                else device
-                for device in self.devices
-            ),
-        )
+        return replace(self, devices=tuple(device.without(gone) for device in self.devices))
 
 
 def device_of(gpu: str, status: GPUStatus, resident: frozenset[str] | set[str] = frozenset()) -> Device:

@@ -5,12 +5,12 @@ from typing import Any
 
 from paddock.api.vocabulary import Label
 from paddock.core.deployment import Deployment
-from paddock.core.pod import PORT, RESTRICTED_CONTAINER, restricted
+from paddock.core.pod import PORT, RESTRICTED_CONTAINER, restricted, verbatim
 from paddock.core.source import CLAIM_MOUNT, ClaimSource, FileSource, ModelRoot
 
 
 def service(deployment: Deployment) -> dict[str, Any]:
-    """Build the Service: the deployment's own name, port 80 and 8080 to the servers that are Ready."""
+    """Build the Service: the deployment's own name, port 8080 of the servers that are Ready."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -144,7 +144,7 @@ def inspector_pod(
                     "name": "inspect",
                     "image": image,
                     "imagePullPolicy": pull_policy,
-                    "command": ["python3", "-m", "paddock.agent.inspect", source.mounted, CLAIM_MOUNT],
+                    "command": ["python3", "-m", "paddock.agent.inspect", verbatim(source.mounted), CLAIM_MOUNT],
                     "resources": {
                         "requests": {"cpu": "50m", "memory": "64Mi"},
                         "limits": {"memory": "256Mi"},

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from paddock.api.gpu import DeviceType
 from paddock.api.modeldeployment import AllowIntegrated, DeviceRef, Policy, Toleration
-from paddock.api.vocabulary import Reason, Verdict
+from paddock.api.vocabulary import GRANULE, Reason, Verdict
 from paddock.core.fleet import Device, Fleet, Node
 from paddock.core.quantity import human
 
@@ -67,6 +67,8 @@ class Placement:
     need: int
     reason: str
     judged: tuple[Judged, ...] = ()
+    node: str | None = None
+    """The device's node. On the CPU: a node that has the file, or None when the scheduler may pick any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,8 @@ class Unplaceable:
     judged: tuple[Judged, ...] = ()
 
 
+MOST_DETAILS = 4
+"""Devices that one message tells about."""
 Key = tuple[int | str, ...]
 Ranking = Callable[[Judged], Key]
 
@@ -95,8 +99,10 @@ def place(request: Request, fleet: Fleet) -> Placement | Unplaceable:
     """Pick a device for one replica, or say why there is none."""
     if request.on_cpu:
         if request.allow_cpu:
-            return Placement(None, 0, "on the CPU, since gpuLayers is 0")
-        return Unplaceable(Reason.CPU_NOT_ALLOWED, "gpuLayers is 0 and placement.allowCPU is false")
+            return _on_cpu(request, fleet, "gpuLayers is 0", ())
+        return Unplaceable(
+            Reason.CPU_NOT_ALLOWED, "serving.gpuLayers is 0, which needs placement.allowCPU to be true; it is false"
+        )
     judged = tuple(_judge(device, request, fleet) for device in fleet.devices)
     if request.devices:
         return _verbatim(request, judged)
@@ -115,8 +121,24 @@ def place(request: Request, fleet: Fleet) -> Placement | Unplaceable:
         best = min(fitting, key=lambda one: _key(one, request))
         return _chosen(best, judged, request, _why(best, fitting, request))
     if request.allow_cpu:
-        return Placement(None, 0, f"on the CPU, which allowCPU permits: {_count(judged)}", judged)
+        return _on_cpu(request, fleet, f"placement.allowCPU is true and {_count(judged)}", judged)
     return _unplaceable(request, judged)
+
+
+def _on_cpu(request: Request, fleet: Fleet, why: str, judged: tuple[Judged, ...]) -> Placement | Unplaceable:
+    """Serve from host memory. Only a file that lies on some nodes decides the node; else the scheduler does."""
+    if request.file_nodes is None:
+        return Placement(None, 0, f"on the CPU: {why}", judged)
+    refusals = {name: _node_refusal(fleet.nodes.get(name), request) for name in sorted(request.file_nodes)}
+    good = [name for name, refusal in refusals.items() if refusal is None]
+    if good:
+        # Siblings go round the nodes: no ledger of host memory is kept that could tell which is emptier.
+        node = good[len(request.siblings) % len(good)]
+        return Placement(None, 0, f"on the CPU of {node}, which has the model file: {why}", judged, node)
+    if not refusals:
+        return Unplaceable(Reason.MODEL_NOT_FOUND, "the model file is on no node", judged)
+    details = "; ".join(f"{name}: {refusal[1]}" for name, refusal in refusals.items() if refusal)
+    return Unplaceable(Reason.NO_DEVICE, f"no node with the model file can be used: {details}", judged)
 
 
 def _key(judged: Judged, request: Request) -> Key:
@@ -136,11 +158,12 @@ def _verbatim(request: Request, judged: tuple[Judged, ...]) -> Placement | Unpla
             best = min(fitting, key=lambda one: _key(one, request))
             place_in_list = "" if len(named) == 1 else f", alternative {number} of {len(named)}"
             return _chosen(best, judged, request, f"named in placement.devices{place_in_list}")
-    if not any(named):
-        wanted = "; ".join(describe(ref) for ref in request.devices)
+    if judged and not any(named):
+        wanted = " or ".join(describe(ref) for ref in request.devices)
         return Unplaceable(
             Reason.DEVICE_NOT_FOUND,
-            f"no known GPU is {wanted}; `kubectl get gpus -o wide` lists those that are known",
+            f"placement.devices names {wanted}, but none of the {len(judged)} known GPUs is that; "
+            "compare with `kubectl get gpus -o wide`",
             judged,
         )
     return _unplaceable(request, judged)
@@ -160,26 +183,28 @@ def names(ref: DeviceRef, device: Device) -> bool:
 
 
 def normal_pci_id(text: str) -> str:
-    """Give a PCI address as ggml writes it: lower case, a domain of four digits."""
+    """Give a PCI address as ggml writes it: lower case, a domain of at least four digits."""
     domain, rest = text.lower().split(":", 1)
-    return f"{domain[-4:]}:{rest}"
+    return f"{int(domain, 16):04x}:{rest}"
 
 
 def describe(ref: DeviceRef) -> str:
     """Give a reference in words."""
     if ref.uuid is not None:
-        return ref.uuid
+        return f"uuid {ref.uuid}"
     what = next(
         f"{key} {value}"
         for key, value in (("pciId", ref.pci_id), ("index", ref.index), ("name", ref.name))
         if value is not None
     )
-    return f"{what} of node {ref.node}"
+    return f"{what} on {ref.node}"
 
 
 def _judge(device: Device, request: Request, fleet: Fleet) -> Judged:
     """Give the first filter's refusal, or Fits."""
     available = device.available(fleet.reserve)
+    if request.devices and not any(names(ref, device) for ref in request.devices):
+        return Judged(device, Verdict.NOT_SELECTED, "not named in placement.devices", available)
     refusal = _node_refusal(fleet.nodes.get(device.node), request) or _device_refusal(device, request)
     if refusal is not None:
         return Judged(device, refusal[0], refusal[1], available)
@@ -188,7 +213,8 @@ def _judge(device: Device, request: Request, fleet: Fleet) -> Judged:
         detail = f"needs {human(request.need)}, has {human(capacity)} when empty"
         return Judged(device, Verdict.MODEL_TOO_BIG, detail, available, request.need - capacity)
     if request.need > available:
-        detail = f"needs {human(request.need)}, has {human(available)} left of {human(capacity)}"
+        left = f"{human(available)} left of {human(capacity)}"
+        detail = f"needs {human(request.need)}, has {left}{_holders(device, fleet.reserve)}"
         return Judged(device, Verdict.NO_ROOM, detail, available, request.need - available)
     return Judged(device, Verdict.FITS, f"{human(available)} left of {human(capacity)}", available)
 
@@ -213,10 +239,8 @@ def _node_refusal(node: Node | None, request: Request) -> tuple[Verdict, str] | 
 
 
 def _device_refusal(device: Device, request: Request) -> tuple[Verdict, str] | None:
-    if request.devices and not any(names(ref, device) for ref in request.devices):
-        return Verdict.NOT_SELECTED, "not named in placement.devices"
     if not device.ready or device.total is None:
-        return Verdict.NOT_READY, device.why_not or "its memory is unknown"
+        return Verdict.NOT_READY, (device.why_not if not device.ready else "") or "its memory is unknown"
     if request.backends is not None and device.backend not in request.backends:
         return Verdict.BACKEND_MISSING, f"no server image for backend {device.backend}"
     if not request.runtime_classes.get(device.backend, True):
@@ -227,7 +251,22 @@ def _device_refusal(device: Device, request: Request) -> tuple[Verdict, str] | N
         return Verdict.TYPE_NOT_ALLOWED, "allowIntegrated is Never"
     if device.ambiguous:
         return Verdict.AMBIGUOUS, "another device looks alike and neither has an identifier"
+    if not device.pinnable:
+        return Verdict.NOT_READY, f"{device.name} has no identifier by which a pod could be given it alone"
     return None
+
+
+def _holders(device: Device, reserve: int) -> str:
+    """Say who has the memory that is missing: deployments, and what runs beside Paddock."""
+    held: Counter[str] = Counter()
+    for claim in device.claims:
+        held[claim.deployment] += claim.bytes
+    parts = [f"{human(size)} for {name}" for name, size in sorted(held.items(), key=lambda x: (-x[1], x[0]))]
+    parts = parts[:3] + ([f"{len(parts) - 3} more"] if len(parts) > 3 else [])  # noqa: PLR2004 enough for a sentence
+    foreign = device.capacity(reserve) - device.reserved - device.available(reserve)
+    if foreign >= GRANULE:
+        parts.append(f"{human(foreign)} used by others than Paddock")
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def _refused(judged: Judged, verdict: Verdict, detail: str) -> Judged:
@@ -239,9 +278,13 @@ def _chosen(best: Judged, judged: tuple[Judged, ...], request: Request, why: str
         Judged(one.device, Verdict.CHOSEN, one.detail, one.available) if one is best else one for one in judged
     )
     device = best.device
-    where = f"{device.description or device.name} ({device.pci_id or device.uuid or device.name}) on {device.node}"
     numbers = f"needs {human(request.need)} of {human(best.available)} left"
-    return Placement(device, request.need, f"{where}: {why}; {numbers}", verdicts)
+    return Placement(device, request.need, f"{_tell(device)}: {why}; {numbers}", verdicts, device.node)
+
+
+def _tell(device: Device) -> str:
+    """Name a device for a person."""
+    return f"{device.description or device.name} ({device.pci_id or device.uuid or device.name}) on {device.node}"
 
 
 def _why(best: Judged, fitting: list[Judged], request: Request) -> str:
@@ -250,45 +293,47 @@ def _why(best: Judged, fitting: list[Judged], request: Request) -> str:
     others = [one.device for one in fitting if one is not best]
     largest = max(other.total or 0 for other in others)
     rule = f"most memory of {len(fitting)} devices that fit (policy {request.policy})"
-    if (best.device.total or 0) < largest:
-        return f"most memory of the devices without a sibling replica (policy {request.policy})"
-    if (best.device.total or 0) == largest:
+    total = best.device.total or 0
+    if total < largest:
+        return f"most memory of the devices with the fewest replicas of this deployment (policy {request.policy})"
+    equals = [one for one in fitting if one is not best and (one.device.total or 0) == total]
+    if any(one.available >= best.available for one in equals):
         return f"{rule}, first among equals"
-    return rule
+    return f"{rule}, most room left among equals" if equals else rule
 
 
 def _count(judged: tuple[Judged, ...]) -> str:
     """Give the verdicts in words: `0 of 3 devices fit: 2 NoRoom, 1 ModelTooBig`."""
     counts = Counter(one.verdict for one in judged)
+    if not judged:
+        return "no device is known"
     parts = ", ".join(f"{number} {verdict}" for verdict, number in sorted(counts.items(), key=lambda x: (-x[1], x[0])))
     return f"0 of {len(judged)} devices fit" + (f": {parts}" if parts else "")
 
 
 def _unplaceable(request: Request, judged: tuple[Judged, ...]) -> Unplaceable:
+    """Say why nothing fits, with numbers; only of the named devices where some are named."""
     if not judged:
         return Unplaceable(Reason.NO_NODE_AGENT, "no node agent has reported a device yet", judged)
-    need = human(request.need)
-    short = [one for one in judged if one.verdict is Verdict.NO_ROOM]
+    meant = tuple(one for one in judged if one.verdict is not Verdict.NOT_SELECTED)
+    count = _count(meant).replace("devices fit", "named devices fit" if request.devices else "devices fit")
+    short = [one for one in meant if one.verdict is Verdict.NO_ROOM]
     if short:
         nearest = min(short, key=lambda one: (one.shortfall, one.device.gpu))
-        device = nearest.device
-        message = (
-            f"{_count(judged)}. Needs {need}; nearest is {device.description or device.name} on {device.node}: "
-            f"{human(nearest.available)} left, {human(nearest.shortfall)} short"
-        )
+        message = f"{count}. Nearest is {_tell(nearest.device)}: {nearest.detail}, {_missing(nearest)} short"
         return Unplaceable(Reason.WAITING_FOR_DEVICE, message, judged)
-    big = [one for one in judged if one.verdict is Verdict.MODEL_TOO_BIG]
+    big = [one for one in meant if one.verdict is Verdict.MODEL_TOO_BIG]
     if big:
         nearest = min(big, key=lambda one: (one.shortfall, one.device.gpu))
-        device = nearest.device
-        message = (
-            f"{_count(judged)}. Needs {need}; the largest is {device.description or device.name} on {device.node}, "
-            f"{human(nearest.shortfall)} too small"
-        )
+        message = f"{count}. The largest is {_tell(nearest.device)}: {nearest.detail}, {_missing(nearest)} too small"
         return Unplaceable(Reason.INSUFFICIENT_MEMORY, message, judged)
-    if all(one.verdict is Verdict.MODEL_MISSING for one in judged if one.verdict is not Verdict.NOT_SELECTED) and any(
-        one.verdict is Verdict.MODEL_MISSING for one in judged
-    ):
-        return Unplaceable(Reason.MODEL_NOT_FOUND, f"{_count(judged)}: the file is on no node with a device", judged)
-    details = "; ".join(sorted({f"{one.device.gpu}: {one.detail}" for one in judged if one.detail})[:4])
-    return Unplaceable(Reason.NO_DEVICE, f"{_count(judged)}. {details}", judged)
+    if all(one.verdict is Verdict.MODEL_MISSING for one in meant):
+        nodes = ", ".join(sorted({one.device.node for one in meant}))
+        return Unplaceable(Reason.MODEL_NOT_FOUND, f"{count}. The model file is not on {nodes}", judged)
+    details = sorted({f"{one.device.gpu}: {one.detail}" for one in meant if one.detail})
+    more = f"; and {len(details) - MOST_DETAILS} more" if len(details) > MOST_DETAILS else ""
+    return Unplaceable(Reason.NO_DEVICE, f"{count}. {'; '.join(details[:MOST_DETAILS])}{more}", judged)
+
+
+def _missing(judged: Judged) -> str:
+    return human(judged.shortfall, up=True)

@@ -1,9 +1,10 @@
-"""What to do about a deployment's pods: which to remove, which to make. Pure: looks at values, decides, does nothing."""
+"""What to do about a deployment's pods: which to remove, which to make. Looks at values, decides, does nothing."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from paddock.core.deployment import Deployment
+from paddock.core.pod import pod_name
 from paddock.core.replica import Replica
 
 
@@ -40,7 +41,7 @@ class Plan:
 
 def wanted_replicas(deployment: Deployment) -> int:
     """Give how many replicas there should be now."""
-    if deployment.spec is None or deployment.spec.suspend:
+    if deployment.spec is None or deployment.spec.suspend or deployment.deleting:
         return 0
     return deployment.spec.replicas
 
@@ -61,6 +62,9 @@ def plan(
     mine = [one for one in replicas if one.owner_uid == deployment.uid]
     leaving = [one for one in mine if one.deleting]
     alive = [one for one in mine if not one.deleting]
+    if deployment.spec is None or deployment.deleting:
+        # Nobody knows what is wanted, or Kubernetes' garbage collector removes the pods as the user asked it to.
+        return Plan(current=tuple(_one_each(alive).values()), leaving=tuple(leaving))
     removals = [Removal(one, one.waiting_message or "it failed") for one in alive if one.failed]
     removals += [Removal(one, "not wanted any more") for one in alive if not one.failed and one.number >= count]
     alive = [one for one in alive if not one.failed and one.number < count]
@@ -75,26 +79,32 @@ def plan(
     removals += [Removal(one, "another pod has its number") for one in extra]
 
     wanted: list[Wanted] = []
-    settled = all(one.ready for one in current.values())
+    taken = {one.name for one in replicas if one.deleting or one.failed}
+    # One at a time: the next replica is touched only when all that were replaced serve again.
+    up = {one.number for one in (*current.values(), *outdated.values()) if one.ready}
+    settled = all(one.serving for one in current.values()) and all(
+        one.number in up or one.number >= count for one in mine if one.deleting or one.failed
+    )
     for number in range(count):
         old, new = outdated.get(number), current.get(number)
         if new is not None:
-            if old is not None and new.ready:
+            if old is not None and new.serving:
                 removals.append(Removal(old, "its successor is Ready"))
+        elif pod_name(deployment, revision, number) in taken:
+            continue  # The name is free when the pod is gone.
         elif old is None:
             wanted.append(Wanted(number))
         elif not old.ready:
             wanted.append(Wanted(number, old))
         elif settled:
-            # One at a time: the next replica is touched only when all that were replaced are Ready.
             wanted.append(Wanted(number, old))
             settled = False
     return Plan(tuple(wanted), tuple(removals), tuple(current.values()), tuple(outdated.values()), tuple(leaving))
 
 
 def _one_each(replicas: Iterable[Replica]) -> dict[int, Replica]:
-    """Keep one pod per number: a Ready one first, then by name."""
+    """Keep one pod per number: one that serves first, then a Ready one, then by name."""
     out: dict[int, Replica] = {}
-    for one in sorted(replicas, key=lambda one: (not one.ready, one.name)):
+    for one in sorted(replicas, key=lambda one: (not one.serving, not one.ready, one.name)):
         out.setdefault(one.number, one)
     return dict(sorted(out.items()))

@@ -4,6 +4,7 @@ A pure function of the user's spec, the resolved image and the placement, so tha
 golden file. Restricted Pod Security holds for every pod built here.
 """
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
@@ -11,7 +12,7 @@ from typing import Any
 
 from paddock.api.modeldeployment import FlashAttention, Mode, ModelDeploymentSpec
 from paddock.api.vocabulary import READINESS_GATE, Annotation, Label
-from paddock.core.deployment import Deployment
+from paddock.core.deployment import Deployment, placement_hash
 from paddock.core.fleet import Device
 from paddock.core.quantity import MIB, parse_quantity, round_up
 from paddock.core.replica import CONTAINER, Record
@@ -22,14 +23,16 @@ CACHE_RAM_MIB = 256
 """Host memory that llama-server may keep prompts in (`-cram`); upstream's default is 8 GiB."""
 CONTEXT_CHECKPOINTS = 8
 """Snapshots of sliding-window caches in host memory; upstream's default is 32."""
-PROCESS_BYTES = 192 * MIB
-"""Host memory of a server beside the model: code, buffers of requests, the driver's host side."""
 GRACE_SECONDS = 60
 DRAIN_SECONDS = 3
 """Pause before the end, so that no new request arrives at a server that is leaving."""
 LOAD_BYTES_PER_SECOND = 100 * MIB
 """Slowest disk that the default startup budget allows for."""
 STARTUP_SECONDS = 120
+MOST_SECONDS = 30 * 24 * 3600
+"""Longest startup budget."""
+MOST_THREADS = 512
+"""Most threads that ggml takes (GGML_MAX_N_THREADS)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,24 +62,27 @@ def bind(device: Device | None, runtime_classes: Mapping[str, str]) -> Binding:
     hidden = {"NVIDIA_VISIBLE_DEVICES": "void"}
     if device is None:
         return Binding(None, hidden)
+    if not device.pinnable:
+        raise ValueError(f"{device.gpu} has no identifier by which a pod could be given it alone")
     first = f"{device.backend}0"
+    position = str(device.raw_index)
     if device.backend == "CUDA":
         # This spelling works in the toolkit's modes auto, jit-cdi and cdi; the plain UUID fails where GPU Operator
         # makes management.nvidia.com/gpu the default kind (gpu-operator#1876).
         environment = {
             "NVIDIA_VISIBLE_DEVICES": f"runtime.nvidia.com/gpu={device.uuid}",
             "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
-            "CUDA_VISIBLE_DEVICES": device.uuid or "",
+            "CUDA_VISIBLE_DEVICES": str(device.uuid),
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         }
         return Binding(first, environment, runtime_classes.get("nvidia"))
     if device.backend == "ROCm":
-        return Binding(first, {**hidden, "ROCR_VISIBLE_DEVICES": device.uuid or str(device.raw_index or 0)})
+        return Binding(first, {**hidden, "ROCR_VISIBLE_DEVICES": device.uuid or position})
+    if device.backend == "MUSA":
+        return Binding(first, {**hidden, "MUSA_VISIBLE_DEVICES": device.uuid or position})
     if device.backend == "Vulkan":
-        return Binding(first, {**hidden, "GGML_VK_VISIBLE_DEVICES": str(device.raw_index or 0)})
-    if device.backend == "SYCL":
-        return Binding(first, {**hidden, "ONEAPI_DEVICE_SELECTOR": f"level_zero:{device.raw_index or 0}"})
-    return Binding(first, hidden)
+        return Binding(first, {**hidden, "GGML_VK_VISIBLE_DEVICES": position})
+    return Binding(first, {**hidden, "ONEAPI_DEVICE_SELECTOR": f"level_zero:{position}"})
 
 
 def arguments(deployment: Deployment, binding: Binding, mounted: Mounted, threads: int) -> list[str]:
@@ -104,14 +110,19 @@ def arguments(deployment: Deployment, binding: Binding, mounted: Mounted, thread
     # Level 4 is the lowest that prints the lines about devices and buffers.
     out += ["-lv", "4", "--metrics", "--no-ui", "--offline"]
     out += {Mode.CHAT: [], Mode.EMBEDDING: ["--embeddings"], Mode.RERANK: ["--reranking"]}[serving.mode]
-    return out + list(serving.args)
+    return [verbatim(one) for one in (*out, *serving.args)]
+
+
+def verbatim(text: str) -> str:
+    """Give what Kubernetes turns into `text`: it expands $(NAME) in commands and arguments, and makes $$ to $."""
+    return text.replace("$", "$$")
 
 
 def threads_of(spec: ModelDeploymentSpec, *, on_device: bool) -> int:
     """Give the number of threads: llama.cpp looks at the machine's cores, not at the container's share of them."""
     for share in (spec.server.resources.limits, spec.server.resources.requests):
         if "cpu" in share:
-            return max(1, ceil(parse_quantity(share["cpu"])))
+            return min(MOST_THREADS, max(1, ceil(parse_quantity(share["cpu"]))))
     return 2 if on_device else 4
 
 
@@ -128,8 +139,12 @@ def seconds_of(text: str) -> int:
 
 
 def pod_name(deployment: Deployment, revision: str, number: int) -> str:
-    """Give the deterministic name of a replica's pod: a second attempt meets the first one's pod."""
-    return f"{deployment.name}-{revision[:8]}-{number}"
+    """Give the deterministic name of a replica's pod: a second attempt meets the first one's pod.
+
+    Where the pod may be is part of it: a successor on another device exists beside the pod that it replaces.
+    """
+    digest = hashlib.sha256(f"{revision} {placement_hash(deployment)}".encode()).hexdigest()
+    return f"{deployment.name}-{digest[:8]}-{number}"
 
 
 def server_pod(
@@ -242,7 +257,7 @@ def _container(
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
         "startupProbe": {**health, "periodSeconds": 1, "timeoutSeconds": 2, "failureThreshold": _budget(spec, mounted)},
         "readinessProbe": {**health, "periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": 3},
-        # /health is answered beside the decode loop: it fails when the process is stuck as a whole, not when it is busy.
+        # /health is answered beside the decode loop: it fails when the process is stuck, not when it is busy.
         "livenessProbe": {**health, "periodSeconds": 20, "timeoutSeconds": 10, "failureThreshold": 6},
         "lifecycle": {"preStop": {"sleep": {"seconds": DRAIN_SECONDS}}},
         "resources": _resources(spec, settings),
@@ -258,12 +273,12 @@ def _container(
 def _budget(spec: ModelDeploymentSpec, mounted: Mounted) -> int:
     """Give the seconds that loading may take."""
     if spec.server.startup_timeout:
-        return max(1, seconds_of(spec.server.startup_timeout))
+        return min(MOST_SECONDS, seconds_of(spec.server.startup_timeout))
     return STARTUP_SECONDS + mounted.file_bytes // LOAD_BYTES_PER_SECOND
 
 
 def _resources(spec: ModelDeploymentSpec, settings: PodSettings) -> dict[str, Any]:
-    memory = round_up(settings.host_bytes + PROCESS_BYTES + CACHE_RAM_MIB * MIB, 64 * MIB)
+    memory = round_up(settings.host_bytes + CACHE_RAM_MIB * MIB, 64 * MIB)
     out: dict[str, Any] = {
         "requests": {"cpu": "500m", "memory": f"{memory // MIB}Mi", **spec.server.resources.requests}
     }

@@ -1,13 +1,16 @@
 """Bytes in words and in Kubernetes quantities."""
 
 import re
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 
 from paddock.api.vocabulary import GRANULE
 
 MIB = 1024 * 1024
+_GIB = 1024 * MIB
 _FACTORS = {
     "": Decimal(1),
+    "n": Decimal("0.000000001"),
+    "u": Decimal("0.000001"),
     "m": Decimal("0.001"),
     "k": Decimal(10**3),
     "M": Decimal(10**6),
@@ -22,7 +25,9 @@ _FACTORS = {
     "Pi": Decimal(2**50),
     "Ei": Decimal(2**60),
 }
-_QUANTITY = re.compile(r"^([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|(m|[kMGTPE]|[KMGTPE]i))?$")
+_QUANTITY = re.compile(r"^([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|([numkMGTPE]|[KMGTPE]i))?$", re.ASCII)
+_LARGEST = Decimal(2**63 - 1)
+"""Kubernetes caps larger quantities to this."""
 
 
 def parse_quantity(text: str | int) -> Decimal:
@@ -31,7 +36,13 @@ def parse_quantity(text: str | int) -> Decimal:
     if not found:
         raise ValueError(f"{text!r} is not a Kubernetes quantity")
     number, exponent, suffix = found.groups()
-    return Decimal(number + (exponent or "")) * _FACTORS[suffix or ""]
+    if exponent and int(exponent[1:]) > 18:  # noqa: PLR2004 more digits than a quantity has
+        return _LARGEST.copy_sign(Decimal(number)) if Decimal(number) else Decimal(0)
+    try:
+        value = Decimal(number + (exponent or "")) * _FACTORS[suffix or ""]
+    except InvalidOperation as error:
+        raise ValueError(f"{text!r} is not a Kubernetes quantity") from error
+    return max(-_LARGEST, min(_LARGEST, value))
 
 
 def mebibytes(value: int) -> str:
@@ -49,7 +60,13 @@ def round_down(value: int, step: int = GRANULE) -> int:
     return value // step * step
 
 
-def human(value: int) -> str:
-    """Give bytes for a sentence: `512 MiB`, `11.8 GiB`; rounded to the nearest tenth."""
-    mib = value / MIB
-    return f"{mib / 1024:.1f} GiB" if abs(mib) >= 1024 else f"{mib:.0f} MiB"  # noqa: PLR2004 a GiB in MiB
+def human(value: int, *, up: bool = False) -> str:
+    """Give bytes for a sentence: `512 MiB`, `11.75 GiB`, `12 GiB`.
+
+    Rounded down to a hundredth, which shows every multiple of 256 MiB exactly: what is left never reads as enough for
+    a need that is larger. `up` rounds up, for what is missing.
+    """
+    if value >= _GIB:
+        hundredths = -(-value * 100 // _GIB) if up else value * 100 // _GIB
+        return f"{hundredths / 100:.2f}".rstrip("0").rstrip(".") + " GiB"
+    return f"{-(-value // MIB) if up else value // MIB} MiB"

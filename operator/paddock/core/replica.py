@@ -1,6 +1,7 @@
 """What the operator knows of one pod: a small frozen view of its JSON, and the record of its placement."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -29,6 +30,7 @@ class Record:
     backend: str = "CPU"
     description: str = ""
     host_weights: int = 0
+    device_weights: int = 0
 
     def dumps(self) -> str:
         """Give it as JSON for an annotation."""
@@ -37,14 +39,31 @@ class Record:
     @classmethod
     def loads(cls, text: str) -> "Record":
         """Read it back; fields of a newer operator are passed over. ValueError when it is no record."""
-        raw = json.loads(text)
-        known = {name: raw.get(name) for name in cls.__slots__ if name in raw}
-        known.setdefault("gpu", None)
-        known.setdefault("node", None)
+        try:
+            raw = json.loads(text)
+        except RecursionError as error:
+            raise ValueError("nested too deeply") from error
+        if not isinstance(raw, dict):
+            raise ValueError("not a JSON object")  # noqa: TRY004 one kind of error for every text that is no record
+        known = {"gpu": None, "node": None} | {name: raw[name] for name in cls.__slots__ if name in raw}
+        for name, value in known.items():
+            if not _fits(name, value):
+                raise ValueError(f"{name} is {value!r}")
         try:
             return cls(**known)
         except TypeError as error:
             raise ValueError(str(error)) from error
+
+
+_NUMBERS = frozenset({"need", "host_weights", "device_weights"})
+_OPTIONAL = frozenset({"gpu", "node", "uuid", "pci_id"})
+
+
+def _fits(name: str, value: object) -> bool:
+    """Tell whether a field of a record may have this value: whoever may change pods may write anything there."""
+    if name in _NUMBERS:
+        return type(value) is int and value >= 0
+    return isinstance(value, str) or (value is None and name in _OPTIONAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +115,11 @@ class Replica:
         return self.gate == "True" and self.gate_container == self.container_id != ""
 
     @property
+    def serving(self) -> bool:
+        """Whether it gets traffic that it is known to answer on its own device: Ready, and verified as it runs now."""
+        return self.ready and self.verified
+
+    @property
     def unverified(self) -> bool:
         """Whether evidence for the container that runs now was found wanting."""
         return self.gate == "False" and self.gate_container == self.container_id != ""
@@ -103,12 +127,7 @@ class Replica:
     @property
     def needs_evidence(self) -> bool:
         """Whether the server is up and its log was not judged yet."""
-        return (
-            self.container_ready
-            and not self.deleting
-            and self.container_id != ""
-            and self.gate_container != self.container_id
-        )
+        return self.container_ready and not self.deleting and self.container_id not in ("", self.gate_container)
 
     @property
     def gate_is_stale(self) -> bool:
@@ -130,7 +149,7 @@ def replica_of(pod: Mapping[str, Any]) -> Replica | None:
     gate = conditions.get(READINESS_GATE, {})
     gate_container, _, gate_message = gate.get("message", "").partition(" ")
     owners = [one for one in meta.get("ownerReferences") or () if one.get("controller")]
-    waiting, waiting_message = _waiting(status, conditions, container)
+    waiting, waiting_message = _waiting(status, conditions, container, pod.get("spec") or {})
     number = annotations.get(Annotation.REPLICA, "0")
     return Replica(
         namespace=meta["namespace"],
@@ -138,7 +157,7 @@ def replica_of(pod: Mapping[str, Any]) -> Replica | None:
         uid=meta.get("uid", ""),
         deployment=deployment,
         owner_uid=owners[0].get("uid", "") if owners else "",
-        number=int(number) if number.isdigit() else 0,
+        number=int(number) if _NUMBER.fullmatch(number) else 0,
         revision=annotations.get(Annotation.REVISION, ""),
         placement_spec=annotations.get(Annotation.PLACEMENT_SPEC, ""),
         record=_record(annotations.get(Annotation.PLACEMENT)),
@@ -167,12 +186,19 @@ def _record(text: str | None) -> Record | None:
         return None
 
 
+_NUMBER = re.compile(r"[0-9]{1,6}")
 _PULLING = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
+_REFUSED = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
+_ENDED_WHILE_LOADING = 143
+"""llama-server's exit code after SIGTERM while it loads; once it serves, SIGTERM ends it with 0."""
 _ADMISSION = ("UnexpectedAdmissionError", "NodeAffinity", "OutOf", "TopologyAffinityError", "Admission")
 
 
 def _waiting(
-    status: Mapping[str, Any], conditions: Mapping[str, Mapping[str, Any]], container: Mapping[str, Any]
+    status: Mapping[str, Any],
+    conditions: Mapping[str, Mapping[str, Any]],
+    container: Mapping[str, Any],
+    spec: Mapping[str, Any],
 ) -> tuple[Reason | None, str]:
     """Tell what keeps a pod from serving, in our words and with Kubernetes' own message."""
     scheduled = conditions.get("PodScheduled", {})
@@ -188,9 +214,22 @@ def _waiting(
         return Reason.IMAGE_PULL_FAILED, waiting.get("message", waiting["reason"])
     ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated") or {}
     if ended and not container.get("ready"):
-        if ended.get("reason") == "OOMKilled":
-            return Reason.OUT_OF_MEMORY, "the container was ended for exceeding its memory limit"
-        return Reason.SERVER_FAILED, f"the server exited with code {ended.get('exitCode')}"
-    if waiting.get("reason") == "CreateContainerConfigError":
-        return Reason.SERVER_FAILED, waiting.get("message", "")
+        return _ended(ended, container.get("restartCount", 0), spec)
+    if waiting.get("reason") in _REFUSED:
+        return Reason.SERVER_FAILED, f"{waiting['reason']}: {waiting.get('message', '')}".strip(": ")
     return None, ""
+
+
+def _ended(ended: Mapping[str, Any], restarts: int, spec: Mapping[str, Any]) -> tuple[Reason, str]:
+    """Tell how the container ended."""
+    again = f" ({restarts} restarts)" if restarts > 1 else ""
+    if ended.get("reason") == "OOMKilled":
+        return Reason.OUT_OF_MEMORY, f"the container was ended for exceeding its memory limit{again}"
+    if ended.get("exitCode") == _ENDED_WHILE_LOADING:
+        probe = next(
+            (one.get("startupProbe") or {} for one in spec.get("containers") or () if one["name"] == CONTAINER), {}
+        )
+        budget = probe.get("failureThreshold", 0) * probe.get("periodSeconds", 10)
+        within = f" within {budget} seconds" if budget else ""
+        return Reason.STARTUP_TIMEOUT, f"the server did not finish loading{within}{again}"
+    return Reason.SERVER_FAILED, f"the server exited with code {ended.get('exitCode')}{again}"

@@ -48,10 +48,14 @@ def parse_source(text: str, roots: Sequence[ModelRoot]) -> Source | str:
     """Give the parsed source, or the reason why it is refused. `text` has passed the CRD's rules."""
     if text.startswith("pvc://"):
         claim, _, path = text.removeprefix("pvc://").partition("/")
+        path = posixpath.normpath(path)
+        if path.startswith(("/", "..")):
+            return f"{text} does not name a file inside the claim"
         return ClaimSource(claim, path)
     path = posixpath.normpath(text.removeprefix("file://"))
     under = [root for root in roots if path.startswith(root.path.rstrip("/") + "/")]
     if under:
         return FileSource(path, max(under, key=lambda root: len(root.path)))
-    known = ", ".join(root.path for root in roots) or "none is declared (modelRoots in the chart's values)"
-    return f"{path} is not below a model root: {known}"
+    if not roots:
+        return f"{path} cannot be served: no model root is declared (modelRoots in the chart's values)"
+    return f"{path} is not below a model root ({', '.join(root.path for root in roots)})"

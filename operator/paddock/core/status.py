@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pydantic import ValidationError
+
 from paddock.api.modeldeployment import (
     Condition,
     ModelDeploymentStatus,
@@ -19,6 +21,9 @@ from paddock.core.replica import Replica
 
 Truth = Literal["True", "False", "Unknown"]
 MESSAGE_LIMIT = 2000
+"""Characters of one message."""
+MOST_SENTENCES = 5
+"""Replicas that one message tells about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +51,13 @@ def status_of(deployment: Deployment, outcome: Outcome, now: str) -> ModelDeploy
     replicas = sorted((*outcome.plan.current, *outcome.plan.outdated), key=lambda one: (one.number, one.name))
     before = {one["type"]: one for one in deployment.status.get("conditions") or ()}
     findings = _findings(deployment, outcome, replicas)
-    stored_need = deployment.status.get("need")
     return ModelDeploymentStatus(
         observed_generation=deployment.generation,
         replicas=len(replicas),
-        ready_replicas=sum(one.ready for one in replicas),
+        ready_replicas=sum(one.serving for one in replicas),
         selector=",".join(f"{key}={value}" for key, value in sorted(deployment.selector.items())),
         endpoint=endpoint(deployment),
-        need=outcome.need or (Need.model_validate(stored_need) if stored_need else None),
+        need=outcome.need or _stored_need(deployment),
         placements=[placed for one in replicas if (placed := _placement(one))],
         conditions=[
             _condition(type_, finding, before.get(type_), deployment.generation, now)
@@ -70,10 +74,22 @@ def _condition(
         type=type_,
         status=finding.status,
         reason=finding.reason,
-        message=finding.message[:MESSAGE_LIMIT],
+        message=_bounded(finding.message),
         observed_generation=generation,
-        last_transition_time=before["lastTransitionTime"] if before is not None and same else now,
+        last_transition_time=before.get("lastTransitionTime", now) if before is not None and same else now,
     )
+
+
+def _bounded(message: str) -> str:
+    return message if len(message) <= MESSAGE_LIMIT else message[: MESSAGE_LIMIT - 1] + "…"
+
+
+def _stored_need(deployment: Deployment) -> Need | None:
+    """Give the need of before; None when another version wrote it in another form."""
+    try:
+        return Need.model_validate(deployment.status["need"]) if deployment.status.get("need") else None
+    except ValidationError:
+        return None
 
 
 def _placement(replica: Replica) -> ReplicaPlacement | None:
@@ -112,67 +128,105 @@ def _findings(deployment: Deployment, outcome: Outcome, replicas: Sequence[Repli
         ConditionType.PLACED: off if suspended else _placed(deployment, outcome, replicas),
         ConditionType.VERIFIED: _verified(replicas),
         ConditionType.AVAILABLE: available,
-        ConditionType.PROGRESSING: _progressing(deployment, outcome, replicas, available),
+        ConditionType.PROGRESSING: _progressing(outcome, replicas, available),
     }
+
+
+def _join(sentences: Sequence[str]) -> str:
+    """Put sentences together, as many as a reader reads."""
+    more = f"; and {len(sentences) - MOST_SENTENCES} more" if len(sentences) > MOST_SENTENCES else ""
+    return "; ".join(sentences[:MOST_SENTENCES]) + more
+
+
+def _several(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _placed(deployment: Deployment, outcome: Outcome, replicas: Sequence[Replica]) -> Finding:
     if outcome.unplaced is not None:
         return outcome.unplaced
-    if outcome.accepted.status != "True" and len(outcome.plan.current) < wanted_replicas(deployment):
-        return Finding("False", outcome.accepted.reason, f"not accepted: {outcome.accepted.message}")
-    sentences = [one.record.reason for one in replicas if one.record is not None]
-    if len(sentences) == 1:
-        return Finding("True", Reason.PLACED, sentences[0])
-    text = "; ".join(f"replica {one.number}: {one.record.reason}" for one in replicas if one.record is not None)
+    wanted = wanted_replicas(deployment)
+    placed = {one.number: one.record.reason for one in replicas if one.record is not None}
+    if deployment.spec is None or (outcome.accepted.status != "True" and len(placed) < wanted):
+        status: Truth = "Unknown" if outcome.accepted.status == "Unknown" else "False"
+        return Finding(status, outcome.accepted.reason, f"nothing is placed before this: {outcome.accepted.message}")
+    if len(placed) < wanted:
+        count = f"{len(placed)} of {_several(wanted, 'replica')} placed"
+        if outcome.plan.leaving:
+            names = ", ".join(one.name for one in outcome.plan.leaving[:MOST_SENTENCES])
+            return Finding("False", Reason.WAITING_FOR_DEVICE, f"{count}; waiting until {names} is gone")
+        return Finding("Unknown", Reason.STARTING, count)
+    if len(placed) == 1:
+        return Finding("True", Reason.PLACED, next(iter(placed.values())))
+    text = _join([f"replica {number}: {reason}" for number, reason in sorted(placed.items())])
     return Finding("True", Reason.PLACED, text or "no replica is wanted")
+
+
+def _doubt(replica: Replica) -> Reason:
+    """Give the reason for which evidence was found wanting."""
+    return Reason(replica.gate_reason) if replica.gate_reason in set(Reason) else Reason.NO_EVIDENCE
 
 
 def _verified(replicas: Sequence[Replica]) -> Finding:
     bad = [one for one in replicas if one.unverified]
     if bad:
-        reason = Reason(bad[0].gate_reason) if bad[0].gate_reason in set(Reason) else Reason.NO_EVIDENCE
-        return Finding("False", reason, "; ".join(f"{one.name}: {one.gate_message}" for one in bad))
-    up = [one for one in replicas if one.verified]
-    if up and len(up) == len(replicas):
-        text = up[0].gate_message if len(up) == 1 else "; ".join(f"{one.name}: {one.gate_message}" for one in up)
-        return Finding("True", Reason.BUFFERS_ON_DEVICE, text)
+        return Finding("False", _doubt(bad[0]), _join([f"{one.name}: {one.gate_message}" for one in bad]))
     if not replicas:
         return Finding("Unknown", Reason.AWAITING_EVIDENCE, "nothing runs")
-    return Finding("Unknown", Reason.AWAITING_EVIDENCE, f"{len(up)} of {len(replicas)} replicas verified")
+    up = [one for one in replicas if one.verified]
+    if len(up) == len(replicas):
+        text = up[0].gate_message if len(up) == 1 else _join([f"{one.name}: {one.gate_message}" for one in up])
+        return Finding("True", Reason.BUFFERS_ON_DEVICE, text)
+    return Finding("Unknown", Reason.AWAITING_EVIDENCE, f"{len(up)} of {_several(len(replicas), 'replica')} verified")
 
 
 def _available(deployment: Deployment, outcome: Outcome, replicas: Sequence[Replica]) -> Finding:
+    if deployment.spec is None:
+        return Finding("False", outcome.accepted.reason, outcome.accepted.message)
     wanted = wanted_replicas(deployment)
-    ready = sum(one.ready for one in replicas)
+    ready = len({one.number for one in replicas if one.serving})
+    count = f"{ready} of {_several(wanted, 'replica')} ready"
     if ready >= wanted:
-        return Finding(
-            "True", Reason.SERVING, f"{ready} of {wanted} replicas ready" if wanted else "no replica is wanted"
-        )
-    count = f"{ready} of {wanted} replicas ready"
+        return Finding("True", Reason.SERVING, count if wanted else "no replica is wanted")
     for one in replicas:
         if one.unverified:
-            reason = Reason(one.gate_reason) if one.gate_reason in set(Reason) else Reason.NO_EVIDENCE
-            return Finding("False", reason, f"{count}; {one.name}: {one.gate_message}")
+            return Finding("False", _doubt(one), f"{count}; {one.name}: {one.gate_message}")
         if one.waiting is not None:
-            return Finding("False", one.waiting, f"{count}; {one.name}: {one.waiting_message}")
+            return Finding("False", one.waiting, f"{count}; {one.name}: {one.waiting_message}".removesuffix(": "))
     if outcome.accepted.status != "True":
         return Finding("False", outcome.accepted.reason, f"{count}; {outcome.accepted.message}")
     if outcome.unplaced is not None:
         return Finding("False", outcome.unplaced.reason, f"{count}; {outcome.unplaced.message}")
+    if any(one.needs_evidence for one in replicas):
+        return Finding("False", Reason.AWAITING_EVIDENCE, count)
     return Finding("False", Reason.STARTING, count)
 
 
-def _progressing(deployment: Deployment, outcome: Outcome, replicas: Sequence[Replica], available: Finding) -> Finding:
-    wanted = wanted_replicas(deployment)
-    if outcome.plan.outdated:
-        return Finding("True", Reason.ROLLING_OUT, f"{len(outcome.plan.outdated)} replicas have an older spec")
-    if outcome.plan.leaving or len(replicas) > wanted:
-        return Finding("True", Reason.SCALING, f"{len(outcome.plan.leaving)} pods are leaving")
+_UNDER_WAY = frozenset({Reason.STARTING, Reason.READING_HEADER, Reason.WAITING_FOR_DEVICE, Reason.AWAITING_EVIDENCE})
+
+
+def _obstacle(outcome: Outcome) -> str:
+    """Say what keeps a rollout from going on, if something does."""
+    for one in outcome.plan.current:
+        if one.unverified or one.waiting is not None:
+            return f"; {one.name}: {one.gate_message if one.unverified else one.waiting_message}"
+    return f"; {outcome.unplaced.message}" if outcome.unplaced is not None else ""
+
+
+def _progressing(outcome: Outcome, replicas: Sequence[Replica], available: Finding) -> Finding:
+    outdated, leaving = outcome.plan.outdated, outcome.plan.leaving
+    if outcome.accepted.status == "False":
+        kept = f"; {_several(len(replicas), 'replica')} of before kept as they are" if replicas else ""
+        return Finding("False", outcome.accepted.reason, f"{outcome.accepted.message}{kept}")
+    if leaving or outcome.plan.removals:
+        count = len(leaving) + len(outcome.plan.removals)
+        reason = Reason.ROLLING_OUT if outdated else Reason.SCALING
+        return Finding("True", reason, f"{_several(count, 'pod')} on the way out")
+    if outdated:
+        text = f"{_several(len(outdated), 'replica')} of an older spec to replace"
+        return Finding("True", Reason.ROLLING_OUT, text + _obstacle(outcome))
     if available.status == "True":
         return Finding("False", Reason.COMPLETE, "what runs is what the spec asks for")
     if available.reason is Reason.SUSPENDED:
         return Finding("False", Reason.SUSPENDED, "spec.suspend is true")
-    if available.reason in (Reason.STARTING, Reason.READING_HEADER, Reason.WAITING_FOR_DEVICE):
-        return Finding("True", available.reason, available.message)
-    return Finding("False", available.reason, available.message)
+    return Finding("True" if available.reason in _UNDER_WAY else "False", available.reason, available.message)
