@@ -126,12 +126,12 @@ class Agents:
                     return b"", None
                 data = await answer.content.read(LARGEST_ANSWER)
                 if answer.status != 200:  # noqa: PLR2004 HTTP
-                    raise AgentError(f"{url.split('?')[0]} answers {answer.status}: {data[:200]!r}")
+                    raise AgentError(f"{url.partition('?')[0]} answers {answer.status}: {data[:200]!r}")
                 while chunk := await answer.content.read(LARGEST_ANSWER - len(data)):
                     data += chunk
                 return data, answer.headers.get("ETag")
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise AgentError(f"{url.split('?')[0]}: {error or type(error).__name__}") from error
+            raise AgentError(f"{url.partition('?')[0]}: {error or type(error).__name__}") from error
 
     async def _follow(self, endpoint: Endpoint) -> None:
         """Poll one agent for ever."""
@@ -160,8 +160,11 @@ class Agents:
         ageing = self._ageing.pop(endpoint.node, None)
         if ageing is not None:
             ageing.cancel()
-        self._reports.setdefault(endpoint.node, {})[endpoint.pod] = report
-        await self._on_report(endpoint.node, combine(self._reports[endpoint.node]))
+        reports = self._reports.setdefault(endpoint.node, {})
+        for pod in [pod for pod in reports if pod not in self._tasks]:
+            del reports[pod]
+        reports[endpoint.pod] = report
+        await self._on_report(endpoint.node, combine(reports))
 
     async def _silent(self, endpoint: Endpoint, why: str) -> None:
         reports = self._reports.get(endpoint.node, {})

@@ -118,9 +118,15 @@ class Cluster:
         return str(self._configuration.host)
 
     async def _open(
-        self, method: str, path: str, body: object, content_type: str, seconds: float
+        self,
+        method: str,
+        path: str,
+        body: object,
+        content_type: str,
+        seconds: float,
+        more: Mapping[str, str] | None = None,
     ) -> aiohttp.ClientResponse:
-        headers = {"Accept": "application/json, */*", "Content-Type": content_type}
+        headers = {"Accept": "application/json, */*", "Content-Type": content_type, **(more or {})}
         auth = await self._configuration.auth_settings()
         if token := auth.get("BearerToken", {}).get("value"):
             headers["authorization"] = str(token)
@@ -141,9 +147,11 @@ class Cluster:
         body: object = None,
         *,
         content_type: str = "application/json",
+        headers: Mapping[str, str] | None = None,
+        seconds: float = TIMEOUT,
     ) -> bytes:
         """Send one request and give the body of the answer. Raises ClusterError for every status of 400 and above."""
-        response = await self._open(method, path, body, content_type, TIMEOUT)
+        response = await self._open(method, path, body, content_type, seconds, headers)
         try:
             data = await response.read()
         except (aiohttp.ClientError, OSError, TimeoutError) as error:

@@ -1,8 +1,8 @@
 """The fleet's books: GPU objects, and the reservations on them.
 
 A reservation is written to its GPU object by compare-and-swap on resourceVersion *before* the pod is made, and taken
-off when the pod object is gone: two operators at once cannot book a byte twice. Reservations for one GPU that wait at the
-same time go into one write.
+off when the pod object is gone: two operators at once cannot book a byte twice. Reservations for one GPU that wait at
+the same time go into one write.
 """
 
 import asyncio

@@ -1,0 +1,359 @@
+"""The operator's heart: stores seeded by one list per kind, one work queue, and what each event puts into it.
+
+Handlers call `Controller`; workers take keys from the queue. Everything is level-triggered: an event only says where to
+look, and a slow resync by list heals whatever a watch lost.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from paddock.api.report import NodeReport
+from paddock.api.vocabulary import Label, Reason
+from paddock.controller import credentials
+from paddock.controller.agents import Agents
+from paddock.controller.cluster import DEPLOYMENTS, GPUS, JSON, Cluster, ClusterError, namespaced
+from paddock.controller.events import Events
+from paddock.controller.ledger import Ledger, now
+from paddock.controller.models import Models
+from paddock.controller.reconcile import Parts, Reconciler, World
+from paddock.controller.settings import Settings
+from paddock.controller.store import node_of
+from paddock.controller.volumes import Volumes
+from paddock.controller.workqueue import WorkQueue
+from paddock.core.inventory import faults_in_words, not_ready, observe, vanished
+from paddock.core.objects import root_id
+from paddock.core.replica import Replica
+from paddock.core.source import FileSource, parse_source
+
+log = logging.getLogger("paddock.controller")
+Key = tuple[str, str]
+DEPLOYMENT, RELEASE, NODE = "deployment", "release", "node"
+ORPHAN_AGE = 30.0
+"""Seconds after which a reservation without a pod is taken back."""
+POD_SELECTOR = f"{Label.COMPONENT} in ({Label.NODE_AGENT},{Label.SERVER},{Label.INSPECT})"
+
+
+class Controller:
+    """One per process. kopf hands it around as its memo; a copy is the same object."""
+
+    def __init__(self, cluster: Cluster, settings: Settings) -> None:
+        self.cluster, self.settings, self.world = cluster, settings, World()
+        self.queue: WorkQueue[Key] = WorkQueue()
+        self.ledger = Ledger(cluster, settings.reserve_bytes, self._fleet_changed)
+        self.events = Events(cluster, settings.pod_name)
+        self.volumes = Volumes(cluster, self.world.nodes)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._orphans: dict[str, float] = {}
+        self._reports: dict[str, NodeReport | str] = {}
+        self._wake_pending = False
+        self.started = time.monotonic()
+        self.first_decision: float | None = None
+        self.synced = 0.0
+        self.reconciles = 0
+        self.errors: dict[str, int] = {}
+        self.agents: Agents
+        self.models: Models
+        self._reconciler: Reconciler
+
+    def __copy__(self) -> "Controller":
+        return self
+
+    # -- life -----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Seed the stores and start the workers. Called before any watch begins."""
+        settings = self.settings
+        trust = await credentials.ensure(self.cluster, settings.namespace, settings.agent_secret)
+        self.agents = Agents(trust, settings.agent_port, settings.agent_ttl, self._on_report, self._on_silent)
+        self.models = Models(self.cluster, self.agents, settings)
+        self.models.nodes = self.world.nodes
+        parts = Parts(self.ledger, self.models, self.volumes, self.events)
+        self._reconciler = Reconciler(self.cluster, settings, self.world, parts, self.look_after)
+        await self._list_all()
+        background = [self._resync(), self.events.run(), *(self._work() for _ in range(settings.workers))]
+        self._tasks = [asyncio.create_task(one) for one in background]
+        log.info(
+            "ready: %d deployments, %d pods, %d GPUs, %d nodes",
+            len(self.world.deployments),
+            len(self.world.replicas),
+            len(self.ledger.stored()),
+            len(self.world.nodes),
+        )
+
+    async def stop(self) -> None:
+        """End all background work."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if hasattr(self, "agents"):
+            await self.agents.close()
+
+    def _namespaces(self) -> list[str | None]:
+        return [*self.settings.watch_namespaces] if self.settings.watch_namespaces else [None]
+
+    async def _list(self, kind: str, group: str, params: Mapping[str, str] | None = None) -> list[JSON]:
+        """List a namespaced kind where this operator works."""
+        paths = [
+            f"{group}/{kind}" if namespace is None else namespaced(kind, namespace, None, group)
+            for namespace in self._namespaces()
+        ]
+        answers = await asyncio.gather(*(self.cluster.list(path, params) for path in paths))
+        return [item for items in answers for item in items]
+
+    async def _list_all(self) -> None:
+        """Read everything once. Pods before deployments, so that no deployment seems to lack a pod that exists."""
+        agents = {"labelSelector": f"{Label.COMPONENT}={Label.NODE_AGENT}"}
+        nodes, classes, gpus, pods, agent_pods = await asyncio.gather(
+            self.cluster.list("/api/v1/nodes"),
+            self.cluster.list("/apis/node.k8s.io/v1/runtimeclasses"),
+            self.cluster.list(GPUS),
+            self._list("pods", "/api/v1", {"labelSelector": f"{Label.COMPONENT}={Label.SERVER}"}),
+            self.cluster.list(namespaced("pods", self.settings.namespace), agents),
+        )
+        self.world.nodes.clear()
+        self.world.nodes.update({node["metadata"]["name"]: node_of(node) for node in nodes})
+        self.world.runtime_classes = {one["metadata"]["name"] for one in classes}
+        self.ledger.seed(gpus)
+        known = {f"{pod['metadata']['namespace']}/{pod['metadata']['name']}" for pod in pods}
+        for replica in self.world.replicas.values():
+            if replica.key not in known and await self._is_gone(replica.key):
+                self._pod_gone(replica)
+        for pod in pods:
+            self.pod_event(None, pod)
+        for pod in agent_pods:
+            self.agents.apply(None, pod)
+        deployments = await self._list("modeldeployments", DEPLOYMENTS.removesuffix("/modeldeployments"))
+        there = {f"{one['metadata']['namespace']}/{one['metadata']['name']}" for one in deployments}
+        for gone in set(self.world.deployments.keys()) - there:
+            known_one = self.world.deployments.get(gone)
+            if known_one is not None:
+                namespace, _, name = gone.partition("/")
+                meta = {"namespace": namespace, "name": name, "uid": known_one.uid}
+                self.deployment_event("DELETED", {"metadata": meta})
+        for one in deployments:
+            self.deployment_event(None, one)
+        self.synced = time.monotonic()
+
+    # -- events ---------------------------------------------------------------------------------------------------
+
+    def deployment_event(self, type_: str | None, body: Mapping[str, Any]) -> None:
+        """Note a change of a ModelDeployment."""
+        meta = body["metadata"]
+        key = f"{meta['namespace']}/{meta['name']}"
+        if self.world.deployments.apply(type_, body):
+            if type_ == "DELETED":
+                self.events.forget(key)
+            self.queue.add((DEPLOYMENT, key))
+
+    def pod_event(self, type_: str | None, body: Mapping[str, Any]) -> None:
+        """Note a change of a pod: a server, an inspector or an agent."""
+        labels = body["metadata"].get("labels") or {}
+        match labels.get(Label.COMPONENT):
+            case Label.NODE_AGENT:
+                if body["metadata"]["namespace"] == self.settings.namespace:
+                    self.agents.apply(type_, body)
+            case Label.INSPECT:
+                self._inspector_event(type_, body)
+            case Label.SERVER:
+                replica = self.world.replicas.apply(type_, body)
+                if replica is not None:
+                    self._replica_event(type_, replica)
+            case _:
+                pass
+
+    def _replica_event(self, type_: str | None, replica: Replica) -> None:
+        if type_ == "DELETED":
+            self._pod_gone(replica)
+            return
+        self.ledger.set_resident(replica.key, resident=replica.ready)
+        self.queue.add((DEPLOYMENT, f"{replica.namespace}/{replica.deployment}"))
+
+    def _pod_gone(self, replica: Replica) -> None:
+        meta = {"namespace": replica.namespace, "name": replica.name, "uid": replica.uid}
+        labels = {Label.DEPLOYMENT: replica.deployment, Label.COMPONENT: Label.SERVER}
+        self.world.replicas.apply("DELETED", {"metadata": {**meta, "labels": labels}})
+        if replica.key not in self.world.replicas:
+            self.queue.add((RELEASE, replica.key))
+        self.queue.add((DEPLOYMENT, f"{replica.namespace}/{replica.deployment}"))
+
+    def _inspector_event(self, type_: str | None, body: Mapping[str, Any]) -> None:
+        """Have its deployment, and all others that wait, looked at: a header may have been read."""
+        phase = (body.get("status") or {}).get("phase")
+        if type_ == "DELETED" or phase in ("Succeeded", "Failed"):
+            meta = body["metadata"]
+            self.queue.add((DEPLOYMENT, f"{meta['namespace']}/{meta['labels'][Label.DEPLOYMENT]}"))
+            self._fleet_changed()
+
+    def gpu_event(self, type_: str | None, body: Mapping[str, Any]) -> None:
+        """Note a change of a GPU object."""
+        if type_ == "DELETED":
+            self.ledger.forget(body["metadata"]["name"])
+            self.queue.add((NODE, (body.get("status") or {}).get("node", "")))
+        else:
+            self.ledger.apply(body)
+
+    def node_event(self, type_: str | None, body: Mapping[str, Any]) -> None:
+        """Note a change of a Node; heartbeats that change nothing we look at wake nobody."""
+        name = body["metadata"]["name"]
+        if type_ == "DELETED":
+            if self.world.nodes.pop(name, None) is not None:
+                self.queue.add((NODE, name))
+            return
+        node = node_of(body)
+        before = self.world.nodes.get(name)
+        self.world.nodes[name] = node
+        if before != node:
+            self._fleet_changed()
+
+    def look_after(self, key: str, seconds: float) -> None:
+        """Have a deployment looked at after some seconds."""
+        if seconds <= 0:
+            self.queue.add((DEPLOYMENT, key))
+        else:
+            self.queue.add_after((DEPLOYMENT, key), seconds)
+
+    def _fleet_changed(self) -> None:
+        """Room may have appeared: look at all that wait, oldest first, once for many changes in a row."""
+        if self._wake_pending or not self.world.waiting:
+            return
+        self._wake_pending = True
+        asyncio.get_running_loop().call_later(0.05, self._wake_waiting)
+
+    def _wake_waiting(self) -> None:
+        self._wake_pending = False
+        for key in list(self.world.waiting):
+            self.queue.add((DEPLOYMENT, key))
+
+    # -- agents ---------------------------------------------------------------------------------------------------
+
+    async def _on_report(self, node: str, report: NodeReport) -> None:
+        self._reports[node] = report
+        self.queue.add((NODE, node))
+        if report.model_roots:
+            self._fleet_changed()
+
+    async def _on_silent(self, node: str, why: str) -> None:
+        self._reports[node] = why
+        self.queue.add((NODE, node))
+
+    async def _take_node(self, node: str) -> None:
+        """Bring the GPU objects of a node to what its agents report."""
+        report = self._reports.get(node)
+        stored = self.ledger.stored()
+        mine = [name for name, status in stored.items() if status.node == node]
+        if node not in self.world.nodes:
+            for name in mine:
+                if not stored[name].reservations:
+                    log.info("GPU %s removed: its node is gone", name)
+                    await self.ledger.delete(name)
+                else:
+                    await self.ledger.observe(
+                        name, not_ready(stored[name], Reason.NOT_LISTED, "its node is gone", now())
+                    )
+            return
+        if isinstance(report, str):
+            for name in mine:
+                await self.ledger.observe(name, not_ready(stored[name], Reason.AGENT_SILENT, report, now()))
+            return
+        if report is None:
+            return
+        observed = observe(node, report, now())
+        for name, status in observed.items():
+            await self.ledger.observe(name, status)
+        for name in vanished(stored, observed, node):
+            words = faults_in_words(report)
+            reason = Reason.LISTING_FAILED if words else Reason.NOT_LISTED
+            message = words or "the node's agent does not list it any more"
+            await self.ledger.observe(name, not_ready(stored[name], reason, message, now()))
+
+    # -- workers --------------------------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        while True:
+            key = await self.queue.get()
+            try:
+                await self._do(key)
+            except ClusterError as error:
+                delay = self.queue.retry(key)
+                self._note(error.reason or str(error.status))
+                log.warning("%s %s: %s; again in %.1f s", *key, error, delay)
+            except Exception:
+                self.queue.retry(key)
+                self._note("Bug")
+                log.exception("%s %s", *key)
+            else:
+                self.queue.forget(key)
+            finally:
+                self.queue.done(key)
+
+    async def _do(self, key: Key) -> None:
+        kind, name = key
+        self.reconciles += 1
+        match kind:
+            case "release":
+                if name not in self.world.replicas:
+                    await self.ledger.release(name)
+            case "node":
+                await self._take_node(name)
+            case _:
+                await self._reconciler.look(name)
+        if self.first_decision is None:
+            self.first_decision = time.monotonic() - self.started
+            log.info("first decision after %.2f s", self.first_decision)
+
+    def _note(self, reason: str) -> None:
+        self.errors[reason] = self.errors.get(reason, 0) + 1
+
+    # -- resync ---------------------------------------------------------------------------------------------------
+
+    async def _resync(self) -> None:
+        """Heal what watches lost, and take back what crashes left; gently, and for ever."""
+        pause = 5.0
+        while True:
+            await asyncio.sleep(pause)
+            try:
+                await self._sweep_orphans()
+                if time.monotonic() - self.synced > self.settings.resync_seconds:
+                    await self._list_all()
+                    await self._sweep_volumes()
+                    for node in {status.node for status in self.ledger.stored().values()}:
+                        self.queue.add((NODE, node))
+            except ClusterError as error:
+                log.warning("resync: %s", error)
+            except Exception:
+                log.exception("resync")
+
+    async def _sweep_orphans(self) -> None:
+        """Take back reservations whose pod does not exist: an operator ended between booking and making the pod."""
+        moment = time.monotonic()
+        missing = {pod for pod in self.ledger.reservations() if pod not in self.world.replicas}
+        self._orphans = {pod: self._orphans.get(pod, moment) for pod in missing}
+        for pod in [pod for pod, since in self._orphans.items() if moment - since > ORPHAN_AGE]:
+            if await self._is_gone(pod):
+                log.info("reservation of %s taken back: there is no such pod", pod)
+                await self.ledger.release(pod)
+            del self._orphans[pod]
+
+    async def _is_gone(self, pod: str) -> bool:
+        namespace, _, name = pod.partition("/")
+        try:
+            await self.cluster.get(namespaced("pods", namespace, name))
+        except ClusterError as error:
+            if error.not_found:
+                return True
+            raise
+        return False
+
+    async def _sweep_volumes(self) -> None:
+        self.volumes.forget()
+        used: set[tuple[str, str]] = set()
+        for one in self.world.deployments.values():
+            if one.spec is None:
+                continue
+            source = parse_source(one.spec.model.source, self.settings.model_roots)
+            if isinstance(source, FileSource):
+                used.add((one.namespace, root_id(source.root)))
+        await self.volumes.sweep(used)

@@ -1,0 +1,60 @@
+"""The only module that knows kopf's decorators. Handlers pass on; they decide nothing and leave nothing on objects."""
+
+from typing import Any
+
+import kopf
+
+from paddock.api.vocabulary import GROUP, VERSION
+from paddock.controller.controller import POD_SELECTOR, Controller
+
+
+def registry() -> kopf.OperatorRegistry:
+    """Give a registry with all handlers, and no global state."""
+    made = kopf.OperatorRegistry()
+    kopf.on.login(registry=made)(login)
+    kopf.on.startup(registry=made)(start)
+    kopf.on.cleanup(registry=made)(stop)
+    kopf.on.event(GROUP, VERSION, "modeldeployments", registry=made)(deployment_event)
+    kopf.on.event(GROUP, VERSION, "gpus", registry=made)(gpu_event)
+    kopf.on.event("v1", "pods", registry=made)(pod_event)
+    kopf.on.event("v1", "nodes", registry=made)(node_event)
+    return made
+
+
+def login(**kwargs: Any) -> kopf.ConnectionInfo | None:
+    """Use the service account inside a pod, a kubeconfig outside; kopf's own way would import the whole client."""
+    return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
+
+
+async def start(memo: Controller, settings: kopf.OperatorSettings, **_: Any) -> None:
+    """Set kopf up as an informer, and seed our own stores before any watch begins."""
+    settings.posting.enabled = False
+    settings.peering.standalone = True
+    settings.scanning.disabled = True
+    settings.watching.label_selectors["pods"] = POD_SELECTOR
+    await memo.start()
+
+
+async def stop(memo: Controller, **_: Any) -> None:
+    """End background work before kopf leaves."""
+    await memo.stop()
+
+
+async def deployment_event(memo: Controller, event: kopf.RawEvent, **_: Any) -> None:
+    """Pass on a change of a ModelDeployment."""
+    memo.deployment_event(event["type"], event["object"])
+
+
+async def gpu_event(memo: Controller, event: kopf.RawEvent, **_: Any) -> None:
+    """Pass on a change of a GPU."""
+    memo.gpu_event(event["type"], event["object"])
+
+
+async def pod_event(memo: Controller, event: kopf.RawEvent, **_: Any) -> None:
+    """Pass on a change of a server, inspector or agent pod."""
+    memo.pod_event(event["type"], event["object"])
+
+
+async def node_event(memo: Controller, event: kopf.RawEvent, **_: Any) -> None:
+    """Pass on a change of a Node."""
+    memo.node_event(event["type"], event["object"])

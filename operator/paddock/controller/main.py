@@ -1,0 +1,98 @@
+"""The operator process: settings, leadership, kopf, and a clean end."""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+from datetime import UTC, datetime
+
+from typing_extensions import override
+
+from paddock import __version__
+from paddock.controller.cluster import Cluster, ClusterError
+from paddock.controller.leader import Leader
+from paddock.controller.settings import Settings, SettingsError
+
+log = logging.getLogger("paddock")
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line."""
+
+    @override
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        return json.dumps(fields)
+
+
+def set_up_logging(settings: Settings) -> None:
+    """Log to stderr; kopf's own lines only from warnings on."""
+    handler = logging.StreamHandler(sys.stderr)
+    plain = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    handler.setFormatter(JsonLines() if settings.log_format == "json" else plain)
+    logging.basicConfig(level=settings.log_level, handlers=[handler], force=True)
+    for noisy in ("kopf", "aiohttp", "asyncio"):
+        logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLogger().level))
+
+
+async def operate(settings: Settings) -> int:
+    """Run until SIGTERM or loss of leadership; gives the exit code."""
+    # kopf is imported by a standby too, so that taking over needs no more than a list of each kind.
+    from paddock.controller.serve import serve  # noqa: PLC0415
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        cluster = await Cluster.connect()
+    except ClusterError as error:
+        log.error("%s", error)  # noqa: TRY400 one line is enough for a user
+        return 1
+    async with cluster:
+        if not settings.leader_election:
+            return await serve(cluster, settings, stop, asyncio.Event())
+        leader = Leader(cluster, settings.namespace, settings.pod_name, settings.lease_seconds)
+        waiting, stopping = asyncio.create_task(leader.acquire()), asyncio.create_task(stop.wait())
+        await asyncio.wait((waiting, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not waiting.done():
+            waiting.cancel()
+            return 0
+        stopping.cancel()
+        log.info("leading as %s", settings.pod_name)
+        holding = asyncio.create_task(leader.hold())
+        try:
+            code = await serve(cluster, settings, stop, leader.lost)
+        finally:
+            holding.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await holding
+        if not leader.lost.is_set():
+            await leader.release()
+        return code
+
+
+def main() -> None:
+    """Entry point of `paddock-operator`."""
+    parser = argparse.ArgumentParser(prog="paddock-operator", description="The Paddock operator. Settings: PADDOCK_*.")
+    parser.add_argument("--version", action="version", version=f"paddock-operator {__version__}")
+    parser.parse_args()
+    try:
+        settings = Settings.from_environment(os.environ)
+    except SettingsError as error:
+        sys.stderr.write(f"paddock-operator: {error}\n")
+        sys.exit(2)
+    set_up_logging(settings)
+    log.info("paddock-operator %s", __version__)
+    sys.exit(asyncio.run(operate(settings)))

@@ -1,0 +1,257 @@
+"""Find out what a model file is, before anything is placed: header summaries from agents and from inspector pods.
+
+Answers are kept for a while, so that a thousand deployments of one file ask once. Weights never pass through here.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from pydantic import ValidationError
+
+from paddock.api.report import HeaderAnswer, HeaderSummary
+from paddock.api.vocabulary import Reason
+from paddock.controller.agents import AgentError, Agents
+from paddock.controller.cluster import JSON, Cluster, ClusterError, namespaced
+from paddock.controller.settings import Settings
+from paddock.core.deployment import Deployment
+from paddock.core.fleet import Node
+from paddock.core.objects import inspector_name, inspector_pod
+from paddock.core.source import ClaimSource, FileSource, Source
+
+log = logging.getLogger("paddock.models")
+KEPT_GOOD = 120.0
+"""Seconds that a summary is used without asking again."""
+KEPT_BAD = 5.0
+MARK = "PADDOCK-HEADER "
+"""Start of the line in which an inspector pod hands its answer back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is known of a model file."""
+
+    summary: HeaderSummary | None = None
+    reason: Reason = Reason.READING_HEADER
+    message: str = ""
+    file_nodes: frozenset[str] | None = None
+    """Nodes that have the file; None when that is no question of nodes."""
+    volume_nodes: frozenset[str] | None = None
+    """Nodes that can mount the claim; None when all can."""
+    retry_after: float | None = None
+    """Seconds after which asking again makes sense; None when an event will tell."""
+
+
+@dataclass
+class _Kept:
+    answer: HeaderAnswer
+    until: float
+    failures: int = field(default=0)
+
+
+class Models:
+    """Reads headers, and remembers what they say."""
+
+    def __init__(self, cluster: Cluster, agents: Agents, settings: Settings) -> None:
+        self._cluster, self._agents, self._settings = cluster, agents, settings
+        self._files: dict[tuple[str, str], _Kept] = {}
+        self._claims: dict[str, _Kept] = {}
+        self._asking: dict[tuple[str, str], asyncio.Task[HeaderAnswer]] = {}
+        self._places = asyncio.Semaphore(64)
+
+    def forget(self, source: Source, namespace: str) -> None:
+        """Ask anew for this file the next time."""
+        if isinstance(source, FileSource):
+            for key in [key for key in self._files if key[1] == source.path]:
+                del self._files[key]
+        else:
+            self._claims.pop(f"{namespace}/{inspector_name(namespace, source)}", None)
+
+    async def find(self, deployment: Deployment, source: Source, nodes: Iterable[str]) -> Found:
+        """Look at the file; `nodes` are those on which it could be served."""
+        if isinstance(source, FileSource):
+            return await self._on_nodes(source, nodes)
+        return await self._in_claim(deployment, source)
+
+    # -- files on nodes ------------------------------------------------------------------------------------------
+
+    async def _on_nodes(self, source: FileSource, nodes: Iterable[str]) -> Found:
+        wanted = set(nodes)
+        asked = [node for node in self._agents.nodes() if node in wanted]
+        if not asked:
+            message = "no node agent answers on the nodes where this could run"
+            return Found(reason=Reason.NO_NODE_AGENT, message=message)
+        answers = dict(zip(asked, await asyncio.gather(*(self._ask(node, source.path) for node in asked)), strict=True))
+        good = {node: answer.summary for node, answer in answers.items() if answer.summary is not None}
+        if good:
+            # Files of one name can differ between nodes; the larger one decides what is reserved.
+            largest = max(good.values(), key=lambda summary: (summary.file_bytes, summary.block_count))
+            return Found(summary=largest, reason=Reason.VALID, file_nodes=frozenset(good))
+        faults = {node: answer.fault for node, answer in answers.items() if answer.fault is not None}
+        telling = [node for node, fault in sorted(faults.items()) if fault.code != "ModelNotFound"]
+        node = telling[0] if telling else min(faults)
+        where = f"on {node}" if len(asked) == 1 or telling else f"on none of {len(asked)} nodes"
+        fault = faults[node]
+        return Found(reason=Reason(fault.code), message=f"{where}: {fault.message}", retry_after=60)
+
+    async def _ask(self, node: str, path: str) -> HeaderAnswer:
+        key, loop = (node, path), asyncio.get_running_loop()
+        kept = self._files.get(key)
+        if kept is not None and kept.until > loop.time():
+            return kept.answer
+        task = self._asking.get(key)
+        if task is None:
+            task = self._asking[key] = asyncio.create_task(self._fetch(node, path))
+            task.add_done_callback(lambda _: self._asking.pop(key, None))
+        answer = await asyncio.shield(task)
+        seconds = KEPT_GOOD if answer.summary is not None else KEPT_BAD
+        self._files[key] = _Kept(answer, loop.time() + seconds)
+        return answer
+
+    async def _fetch(self, node: str, path: str) -> HeaderAnswer:
+        try:
+            async with self._places:
+                return await self._agents.header(node, path)
+        except AgentError as error:
+            return _fault("InspectionFailed", str(error))
+
+    # -- files in claims -----------------------------------------------------------------------------------------
+
+    async def _in_claim(self, deployment: Deployment, source: ClaimSource) -> Found:
+        key = f"{deployment.namespace}/{inspector_name(deployment.namespace, source)}"
+        now = asyncio.get_running_loop().time()
+        kept = self._claims.get(key)
+        if kept is not None and (kept.answer.summary is not None or kept.until > now):
+            return await self._with_volume(deployment, source, kept)
+        try:
+            await self._cluster.get(namespaced("persistentvolumeclaims", deployment.namespace, source.claim))
+        except ClusterError as error:
+            if not error.not_found:
+                raise
+            message = f"there is no PersistentVolumeClaim {source.claim} in namespace {deployment.namespace}"
+            return Found(reason=Reason.CLAIM_NOT_FOUND, message=message, retry_after=15)
+        return await self._inspect(deployment, source)
+
+    async def _inspect(self, deployment: Deployment, source: ClaimSource) -> Found:
+        """Start the inspector pod, or look at the one that runs."""
+        name = inspector_name(deployment.namespace, source)
+        path = namespaced("pods", deployment.namespace, name)
+        try:
+            pod = await self._cluster.get(path)
+        except ClusterError as error:
+            if not error.not_found:
+                raise
+            body = inspector_pod(
+                deployment,
+                source,
+                self._settings.agent_image,
+                self._settings.image_pull_policy,
+                self._settings.server_user,
+            )
+            try:
+                pod = await self._cluster.post(namespaced("pods", deployment.namespace), body)
+            except ClusterError as refusal:
+                if refusal.refused:
+                    return Found(reason=Reason.INSPECTION_FAILED, message=refusal.message, retry_after=60)
+                raise
+        await self.inspected(pod)
+        kept = self._claims.get(f"{deployment.namespace}/{name}")
+        if kept is not None:
+            return await self._with_volume(deployment, source, kept)
+        return Found(message=f"pod {name} reads the header: {_state(pod)}", retry_after=30)
+
+    async def inspected(self, pod: Mapping[str, object]) -> bool:
+        """Take an inspector pod's answer if it has ended, and remove the pod; tells whether it had ended."""
+        meta, status = pod.get("metadata"), pod.get("status")
+        if not isinstance(meta, dict) or not isinstance(status, dict) or "deletionTimestamp" in meta:
+            return False
+        if status.get("phase") not in ("Succeeded", "Failed"):
+            return False
+        namespace, name = meta["namespace"], meta["name"]
+        key, now = f"{namespace}/{name}", asyncio.get_running_loop().time()
+        answer = await self._answer(namespace, name, status)
+        before = self._claims.get(key)
+        failures = 0 if answer.summary is not None else (before.failures + 1 if before is not None else 1)
+        self._claims[key] = _Kept(answer, now + min(300.0, 10.0 * 2.0 ** min(failures, 8)), failures)
+        await self._cluster.delete(namespaced("pods", namespace, name), meta.get("uid"))
+        return True
+
+    async def _answer(self, namespace: str, name: str, status: JSON) -> HeaderAnswer:
+        try:
+            text = await self._cluster.log(namespace, name, "inspect", limit_bytes=1024 * 1024)
+        except ClusterError as error:
+            text = ""
+            log.warning("cannot read the log of %s/%s: %s", namespace, name, error)
+        for line in text.splitlines():
+            if line.startswith(MARK):
+                try:
+                    return HeaderAnswer.model_validate_json(line.removeprefix(MARK))
+                except ValidationError:
+                    break
+        why = status.get("message") or status.get("reason") or text.strip()[-300:] or "it printed no answer"
+        return _fault("InspectionFailed", f"pod {name} ended as {status.get('phase')}: {why}")
+
+    async def _with_volume(self, deployment: Deployment, source: ClaimSource, kept: _Kept) -> Found:
+        if kept.answer.summary is None:
+            fault = kept.answer.fault
+            wait = max(1.0, kept.until - asyncio.get_running_loop().time())
+            code = Reason(fault.code) if fault is not None else Reason.INSPECTION_FAILED
+            return Found(reason=code, message=fault.message if fault is not None else "", retry_after=wait)
+        nodes = await self._volume_terms(deployment.namespace, source.claim)
+        return Found(summary=kept.answer.summary, reason=Reason.VALID, volume_nodes=nodes)
+
+    async def _volume_terms(self, namespace: str, claim: str) -> frozenset[str] | None:
+        """Give the nodes that the claim's volume is tied to; None when it names none."""
+        try:
+            volume_name = (await self._cluster.get(namespaced("persistentvolumeclaims", namespace, claim)))["spec"].get(
+                "volumeName"
+            )
+            if not volume_name:
+                return None
+            volume = await self._cluster.get(f"/api/v1/persistentvolumes/{volume_name}")
+        except ClusterError as error:
+            if error.not_found:
+                return None
+            raise
+        terms = volume["spec"].get("nodeAffinity", {}).get("required", {}).get("nodeSelectorTerms") or []
+        return frozenset(node.name for node in self.nodes.values() if any(_matches(term, node) for term in terms)) or (
+            None if not terms else frozenset()
+        )
+
+    nodes: Mapping[str, Node] = {}
+    """Every node; set by the controller."""
+
+
+def _fault(code: str, message: str) -> HeaderAnswer:
+    return HeaderAnswer.model_validate({"fault": {"code": code, "message": message[:1000]}})
+
+
+def _state(pod: JSON) -> str:
+    status = pod.get("status") or {}
+    for one in status.get("conditions") or ():
+        if one.get("type") == "PodScheduled" and one.get("status") == "False":
+            return str(one.get("message", "not scheduled"))
+    for one in status.get("containerStatuses") or ():
+        waiting = (one.get("state") or {}).get("waiting")
+        if waiting:
+            return f"{waiting.get('reason', '')} {waiting.get('message', '')}".strip()
+    return str(status.get("phase", "Pending"))
+
+
+def _matches(term: JSON, node: Node) -> bool:
+    """Tell whether a node meets one term of a volume's node affinity."""
+    for rule in term.get("matchExpressions") or ():
+        value, values = node.labels.get(rule["key"]), rule.get("values") or []
+        met = {
+            "In": value in values,
+            "NotIn": value not in values,
+            "Exists": value is not None,
+            "DoesNotExist": value is None,
+        }.get(rule.get("operator", "In"), True)
+        if not met:
+            return False
+    for rule in term.get("matchFields") or ():
+        if rule["key"] == "metadata.name" and (node.name in rule.get("values", ())) != (rule["operator"] == "In"):
+            return False
+    return True

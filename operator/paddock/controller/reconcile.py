@@ -1,0 +1,549 @@
+"""Observe, plan, apply: one look at one deployment.
+
+`look` reads the stores, has the pure core decide, and does what it says: at most one status write, and none without a
+change. It may raise ClusterError, which the worker turns into a retry; all else that can go wrong is a value that
+becomes a condition.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from paddock.api.gpu import Reservation
+from paddock.api.vocabulary import READINESS_GATE, Reason
+from paddock.controller.cluster import STRATEGIC, Cluster, ClusterError, deployment_path, namespaced
+from paddock.controller.events import Events
+from paddock.controller.ledger import ConflictError, Ledger, now
+from paddock.controller.models import Found, Models
+from paddock.controller.settings import Settings
+from paddock.controller.store import Deployments, Replicas
+from paddock.controller.volumes import Volumes
+from paddock.core import args, images
+from paddock.core.deployment import Deployment, placement_hash, revision
+from paddock.core.evidence import Expected, judge, last_error, parse_log
+from paddock.core.fleet import Fleet, Node
+from paddock.core.need import MemoryNeed, need
+from paddock.core.objects import mount_of, service
+from paddock.core.placement import Placement, Request, Unplaceable, names, place
+from paddock.core.plan import Plan, Removal, Wanted, plan
+from paddock.core.pod import Mounted, PodSettings, bind, pod_name, server_pod
+from paddock.core.quantity import round_up
+from paddock.core.replica import CONTAINER, Record, Replica
+from paddock.core.source import ClaimSource, FileSource, Source, parse_source
+from paddock.core.status import Finding, Outcome, status_of
+
+log = logging.getLogger("paddock.reconcile")
+LOG_BYTES = 256 * 1024
+"""Start of a server's log that is read for evidence."""
+LONGEST_BACKOFF = 300.0
+
+
+@dataclass
+class World:
+    """What the operator has seen; shared by all workers, changed only by handlers."""
+
+    deployments: Deployments = field(default_factory=Deployments)
+    replicas: Replicas = field(default_factory=Replicas)
+    nodes: dict[str, Node] = field(default_factory=dict)
+    runtime_classes: set[str] = field(default_factory=set)
+    waiting: dict[str, None] = field(default_factory=dict)
+    """Deployments that have no device yet, oldest first; looked at again whenever room may have appeared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A spec that can be served: the source, its header and the need."""
+
+    source: Source
+    found: Found
+    need: MemoryNeed
+
+
+@dataclass
+class _Backoff:
+    failures: int = 0
+    not_before: float = 0.0
+
+
+class Reconciler:
+    """Brings deployments to what their specs ask for."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: Settings,
+        world: World,
+        parts: "Parts",
+        look_again: Callable[[str, float], None],
+    ) -> None:
+        self._cluster, self._settings, self._world = cluster, settings, world
+        self._ledger, self._models, self._volumes, self._events = (
+            parts.ledger,
+            parts.models,
+            parts.volumes,
+            parts.events,
+        )
+        self._look_again = look_again
+        self._services: dict[str, str] = {}
+        self._backoff: dict[str, _Backoff] = {}
+        self._crashes: dict[str, tuple[int, Reason, str]] = {}
+
+    async def look(self, key: str) -> None:
+        """Take one look at a deployment and do the next steps."""
+        deployment = self._world.deployments.get(key)
+        if deployment is None or deployment.deleting:
+            self._world.waiting.pop(key, None)
+            self._services.pop(key, None)
+            return
+        if await self._prove(deployment):
+            return
+        steps = self._plan(deployment)
+        await self._remove(deployment, steps.removals)
+        accepted: Accepted | Finding | None = None
+        unplaced: Finding | None = None
+        if steps.wanted:
+            accepted = await self._accept(deployment)
+            if isinstance(accepted, Accepted):
+                await self._ensure_service(deployment)
+                unplaced = await self._fill(deployment, steps, accepted)
+        else:
+            refusal = self._refusal(deployment)
+            accepted = refusal if isinstance(refusal, Finding) else None
+        if unplaced is not None:
+            self._world.waiting.setdefault(key)
+        else:
+            self._world.waiting.pop(key, None)
+        await self._report(deployment, accepted, unplaced)
+
+    def _plan(self, deployment: Deployment) -> Plan:
+        replicas = self._world.replicas.of(deployment.key)
+        return plan(
+            deployment,
+            replicas,
+            revision(deployment),
+            placement_hash(deployment),
+            lambda one: self._satisfies(deployment, one),
+        )
+
+    def _satisfies(self, deployment: Deployment, replica: Replica) -> bool:
+        """Tell whether a pod's device and node are allowed by the present spec."""
+        spec, record = deployment.spec, replica.record
+        if spec is None or record is None:
+            return False
+        node = self._world.nodes.get(record.node or "")
+        selector = spec.placement.node_selector
+        if selector and (node is None or any(node.labels.get(key) != value for key, value in selector.items())):
+            return False
+        if not spec.placement.devices:
+            return record.gpu is not None or spec.placement.allow_cpu
+        fleet = self._ledger.fleet(self._world.nodes)
+        device = next((one for one in fleet.devices if one.gpu == record.gpu), None)
+        return device is not None and any(names(ref, device) for ref in spec.placement.devices)
+
+    # -- is the spec all right? -----------------------------------------------------------------------------------
+
+    def _refusal(self, deployment: Deployment) -> Source | Finding:
+        """Check what the API server cannot: gives the parsed source, or why the spec is refused."""
+        spec = deployment.spec
+        if spec is None:
+            return Finding("False", Reason.INVALID_SPEC, deployment.problem)
+        problem = args.check(spec.serving.args)
+        if problem is not None:
+            return Finding("False", Reason.ARGUMENT_REFUSED, problem)
+        image = spec.server.image
+        if image is not None and not images.allowed(image, self._settings.allowed_images, self._settings.server_images):
+            known = ", ".join(self._settings.allowed_images) or "none beside the built-in ones"
+            return Finding("False", Reason.IMAGE_REFUSED, f"image {image} is not allowed; allowed patterns: {known}")
+        source = parse_source(spec.model.source, self._settings.model_roots)
+        if isinstance(source, str):
+            return Finding("False", Reason.SOURCE_REFUSED, source)
+        return source
+
+    async def _accept(self, deployment: Deployment) -> Accepted | Finding:
+        source = self._refusal(deployment)
+        if isinstance(source, Finding):
+            return source
+        spec = deployment.spec
+        assert spec is not None  # noqa: S101 _refusal has looked
+        service_problem = await self._service_problem(deployment)
+        if service_problem is not None:
+            return service_problem
+        found = await self._models.find(deployment, source, self._candidates(deployment))
+        if found.retry_after is not None:
+            self._look_again(deployment.key, found.retry_after)
+        if found.summary is None:
+            unknown = found.reason in (Reason.READING_HEADER, Reason.NO_NODE_AGENT)
+            if found.reason is Reason.NO_NODE_AGENT:
+                self._world.waiting.setdefault(deployment.key)
+            return Finding("Unknown" if unknown else "False", found.reason, found.message)
+        on_device = spec.serving.gpu_layers == "All"
+        return Accepted(source, found, need(found.summary, spec.serving, gpu=on_device))
+
+    def _candidates(self, deployment: Deployment) -> list[str]:
+        """Give the nodes on which the deployment could run, as far as its own words say."""
+        spec = deployment.spec
+        assert spec is not None  # noqa: S101 called for accepted specs only
+        selector = spec.placement.node_selector
+        found = [
+            node.name
+            for node in self._world.nodes.values()
+            if all(node.labels.get(key) == value for key, value in selector.items())
+        ]
+        if spec.placement.devices:
+            fleet = self._ledger.fleet(self._world.nodes)
+            named = {
+                device.node
+                for device in fleet.devices
+                if any(names(reference, device) for reference in spec.placement.devices)
+            }
+            found = [name for name in found if name in named] or found
+        return found
+
+    # -- devices and pods -----------------------------------------------------------------------------------------
+
+    async def _fill(self, deployment: Deployment, steps: Plan, accepted: Accepted) -> Finding | None:
+        """Give each wanted replica a device and a pod; the first refusal is the one that is told."""
+        leaving = {one.name for one in steps.leaving} | {one.replica.name for one in steps.removals}
+        refused: Finding | None = None
+        for wanted in steps.wanted:
+            name = pod_name(deployment, revision(deployment), wanted.number)
+            if name in leaving or not self._may_start(deployment, name):
+                continue
+            finding = await self._start(deployment, wanted, accepted, steps)
+            refused = refused or finding
+        return refused
+
+    def _may_start(self, deployment: Deployment, name: str) -> bool:
+        """Tell whether the pause after a failed pod of this name is over."""
+        backoff = self._backoff.get(f"{deployment.namespace}/{name}")
+        left = backoff.not_before - asyncio.get_running_loop().time() if backoff is not None else 0.0
+        if left > 0:
+            self._look_again(deployment.key, left)
+        return left <= 0
+
+    async def _start(self, deployment: Deployment, wanted: Wanted, accepted: Accepted, steps: Plan) -> Finding | None:
+        name = pod_name(deployment, revision(deployment), wanted.number)
+        key = f"{deployment.namespace}/{name}"
+        request = self._request(deployment, accepted)
+        for _ in range(8):
+            fleet = self._ledger.fleet(self._world.nodes).without((key,))
+            decision = place(request, fleet)
+            if isinstance(decision, Unplaceable):
+                return await self._make_room(deployment, wanted, request, fleet, decision, steps)
+            record = self._record(deployment, accepted, decision, fleet)
+            if isinstance(record, Finding):
+                return record
+            if record.gpu is not None:
+                self._ledger.assume(record.gpu, self._reservation(deployment, key, record))
+            try:
+                return await self._create(deployment, wanted.number, accepted, record, decision)
+            except ConflictError:
+                continue
+        return Finding("False", Reason.WAITING_FOR_DEVICE, "the fleet keeps changing; trying again")
+
+    async def _make_room(
+        self,
+        deployment: Deployment,
+        wanted: Wanted,
+        request: Request,
+        fleet: Fleet,
+        refusal: Unplaceable,
+        steps: Plan,
+    ) -> Finding:
+        """Nothing fits beside the old replica: end it first, but only if its room is then enough."""
+        finding = Finding("False", refusal.reason, refusal.message)
+        old = wanted.replacing
+        if old is None or steps.leaving:
+            return finding
+        if isinstance(place(request, fleet.without((old.key,))), Unplaceable):
+            return finding
+        await self._remove(deployment, (Removal(old, "its successor needs the room"),))
+        return Finding("False", Reason.ROLLING_OUT, f"{old.name} makes room: {refusal.message}")
+
+    def _request(self, deployment: Deployment, accepted: Accepted) -> Request:
+        spec = deployment.spec
+        assert spec is not None  # noqa: S101 accepted
+        siblings = frozenset(one.key for one in self._world.replicas.of(deployment.key))
+        vendor = self._settings.runtime_classes.get("nvidia")
+        chosen = spec.server.runtime_class_name or vendor
+        return Request(
+            need=round_up(accepted.need.device_bytes),
+            policy=spec.placement.policy,
+            devices=tuple(spec.placement.devices),
+            node_selector=spec.placement.node_selector,
+            tolerations=tuple(spec.server.tolerations),
+            allow_cpu=spec.placement.allow_cpu,
+            allow_integrated=spec.placement.allow_integrated,
+            on_cpu=spec.serving.gpu_layers != "All",
+            siblings=siblings,
+            file_nodes=accepted.found.file_nodes,
+            volume_nodes=accepted.found.volume_nodes,
+            backends=None if spec.server.image else images.known_backends(self._settings.server_images),
+            runtime_classes={"CUDA": chosen is not None and chosen in self._world.runtime_classes},
+        )
+
+    def _record(
+        self, deployment: Deployment, accepted: Accepted, decision: Placement, fleet: Fleet
+    ) -> Record | Finding:
+        """Write the decision down; a Finding when no image or node can be named."""
+        spec, device = deployment.spec, decision.device
+        assert spec is not None  # noqa: S101 accepted
+        node = device.node if device is not None else self._cpu_node(deployment, accepted, fleet)
+        if device is None and node is None and isinstance(accepted.source, FileSource):
+            return Finding("False", Reason.NO_DEVICE, "no node with the file can take a replica on the CPU")
+        backend = device.backend if device is not None else images.CPU
+        known = self._world.nodes.get(node or "")
+        image = spec.server.image or images.server_image(
+            backend,
+            architecture=known.architecture if known is not None else "amd64",
+            driver=device.driver if device is not None else None,
+            overrides=self._settings.server_images,
+        )
+        if image is None:
+            return Finding("False", Reason.NO_IMAGE, f"no server image for {backend} on {node}")
+        binding = bind(device, self._settings.runtime_classes)
+        base = Record(
+            gpu=None,
+            node=node,
+            need=round_up(accepted.need.device_bytes) if device is not None else 0,
+            reason=decision.reason,
+            since=now(),
+            policy=spec.placement.policy,
+            image=image,
+            host_weights=accepted.need.host_weights,
+        )
+        if device is None:
+            return base
+        return replace(
+            base,
+            gpu=device.gpu,
+            uuid=device.uuid,
+            pci_id=device.pci_id,
+            name=device.name,
+            name_in_pod=binding.name_in_pod or "",
+            backend=device.backend,
+            description=device.description,
+        )
+
+    def _cpu_node(self, deployment: Deployment, accepted: Accepted, fleet: Fleet) -> str | None:
+        """Pick the node of a replica on the CPU, if the file ties it to some; else the scheduler picks."""
+        spec = deployment.spec
+        assert spec is not None  # noqa: S101 accepted
+        if isinstance(accepted.source, ClaimSource):
+            return None
+        nodes = [
+            node
+            for name in accepted.found.file_nodes or ()
+            if (node := fleet.nodes.get(name)) is not None and node.ready and node.schedulable
+        ]
+        used = [one.record.node for one in self._world.replicas.of(deployment.key) if one.record is not None]
+        return min((node.name for node in nodes), key=lambda name: (used.count(name), name), default=None)
+
+    def _reservation(self, deployment: Deployment, pod: str, record: Record) -> Reservation:
+        return Reservation(
+            pod=pod, deployment=deployment.key, uid=deployment.uid, bytes=record.need, since=record.since
+        )
+
+    async def _create(
+        self, deployment: Deployment, number: int, accepted: Accepted, record: Record, decision: Placement
+    ) -> Finding | None:
+        """Book, then make the pod. Gives a finding when the API server refuses the pod."""
+        assert accepted.found.summary is not None  # noqa: S101 accepted
+        claim, mount, path = mount_of(accepted.source, record.node)
+        mounted = Mounted(claim, mount, path, accepted.found.summary.file_bytes)
+        binding = bind(decision.device, self._settings.runtime_classes)
+        settings = PodSettings(
+            revision=revision(deployment),
+            placement_hash=placement_hash(deployment),
+            pull_policy=self._settings.image_pull_policy,
+            user=self._settings.server_user,
+            host_bytes=accepted.need.host_bytes,
+        )
+        pod = server_pod(deployment, number, record, binding, mounted, settings)
+        key = f"{deployment.namespace}/{pod['metadata']['name']}"
+        if record.gpu is not None:
+            await self._ledger.commit(record.gpu, key)
+            await self._ledger.release(key, keep=record.gpu)
+        if isinstance(accepted.source, FileSource) and record.node is not None:
+            await self._volumes.ensure(accepted.source.root, record.node, deployment.namespace)
+        try:
+            body = await self._cluster.post(namespaced("pods", deployment.namespace), pod)
+        except ClusterError as error:
+            return await self._not_created(deployment, key, error)
+        self._world.replicas.apply("ADDED", body)
+        log.info("%s: %s", key, record.reason)
+        self._events.normal(deployment, Reason.PLACED, record.reason)
+        return None
+
+    async def _not_created(self, deployment: Deployment, key: str, error: ClusterError) -> Finding | None:
+        namespace, _, name = key.partition("/")
+        if error.already_exists:
+            body = await self._cluster.get(namespaced("pods", namespace, name))
+            self._world.replicas.apply("ADDED", body)
+            there = self._world.replicas.get(key)
+            await self._ledger.release(key, keep=there.record.gpu if there is not None and there.record else None)
+            self._look_again(deployment.key, 1.0)
+            return None
+        await self._ledger.release(key)
+        if not error.refused:
+            raise error
+        self._look_again(deployment.key, 30.0)
+        self._events.warning(deployment, Reason.POD_REFUSED, error.message)
+        return Finding("False", Reason.POD_REFUSED, error.message)
+
+    async def _remove(self, deployment: Deployment, removals: tuple[Removal, ...]) -> None:
+        for removal in removals:
+            one = removal.replica
+            log.info("%s: removed, since %s", one.key, removal.why)
+            if one.failed:
+                self._pause(one)
+                self._events.warning(deployment, one.waiting or Reason.SERVER_FAILED, f"{one.name}: {removal.why}")
+            await self._cluster.delete(namespaced("pods", one.namespace, one.name), one.uid)
+
+    def _pause(self, replica: Replica) -> None:
+        """Lengthen the pause before a pod of this name is made again."""
+        backoff = self._backoff.setdefault(replica.key, _Backoff())
+        backoff.not_before = asyncio.get_running_loop().time() + min(LONGEST_BACKOFF, 1.0 * 2.0**backoff.failures)
+        backoff.failures += 1
+
+    # -- proof ----------------------------------------------------------------------------------------------------
+
+    async def _prove(self, deployment: Deployment) -> bool:
+        """Judge the logs of servers that are up; tells whether a pod was changed (its event brings the next look)."""
+        changed = False
+        for one in self._world.replicas.of(deployment.key):
+            if one.ready:
+                self._backoff.pop(one.key, None)
+            if one.gate_is_stale:
+                await self._set_gate(one, "False", Reason.AWAITING_EVIDENCE, "the container was restarted")
+                changed = True
+            elif one.needs_evidence:
+                await self._judge(deployment, one)
+                changed = True
+        return changed
+
+    async def _judge(self, deployment: Deployment, one: Replica) -> None:
+        text = await self._cluster.log(one.namespace, one.name, CONTAINER, limit_bytes=LOG_BYTES)
+        record = one.record
+        if record is None:
+            await self._set_gate(one, "False", Reason.NO_EVIDENCE, "the pod has no record of its placement")
+            return
+        expected = Expected(
+            name_in_pod=record.name_in_pod or None,
+            pci_id=record.pci_id,
+            description=record.description,
+            host_weights=record.host_weights,
+            need=record.need,
+        )
+        evidence = judge(parse_log(text), expected)
+        await self._set_gate(one, "True" if evidence.verified else "False", evidence.reason, evidence.message)
+        tell = self._events.normal if evidence.verified else self._events.warning
+        tell(deployment, evidence.reason, f"{one.name}: {evidence.message}")
+        log.info("%s: verified=%s, %s", one.key, evidence.verified, evidence.message)
+
+    async def _set_gate(self, one: Replica, status: str, reason: Reason, message: str) -> None:
+        condition = {
+            "type": READINESS_GATE,
+            "status": status,
+            "reason": str(reason),
+            "message": f"{one.container_id or '-'} {message}"[:1024],
+            "lastTransitionTime": now(),
+        }
+        path = namespaced("pods", one.namespace, one.name) + "/status"
+        try:
+            body = await self._cluster.patch(path, {"status": {"conditions": [condition]}}, STRATEGIC)
+        except ClusterError as error:
+            if not error.not_found:
+                raise
+            return
+        self._world.replicas.apply("MODIFIED", body)
+        self._look_again(f"{one.namespace}/{one.deployment}", 0.0)
+
+    # -- service and status ---------------------------------------------------------------------------------------
+
+    async def _service_problem(self, deployment: Deployment) -> Finding | None:
+        """Tell whether the Service's name is somebody else's."""
+        if self._services.get(deployment.key) == deployment.uid:
+            return None
+        try:
+            there = await self._cluster.get(namespaced("services", deployment.namespace, deployment.name))
+        except ClusterError as error:
+            if error.not_found:
+                return None
+            raise
+        owners = {one.get("uid") for one in there["metadata"].get("ownerReferences") or ()}
+        if deployment.uid in owners:
+            self._services[deployment.key] = deployment.uid
+            return None
+        self._look_again(deployment.key, 30.0)
+        message = f"Service {deployment.name} exists in namespace {deployment.namespace} and is not this deployment's"
+        return Finding("False", Reason.SERVICE_NAME_TAKEN, message)
+
+    async def _ensure_service(self, deployment: Deployment) -> None:
+        if self._services.get(deployment.key) == deployment.uid:
+            return
+        try:
+            await self._cluster.post(namespaced("services", deployment.namespace), service(deployment))
+        except ClusterError as error:
+            if not error.already_exists:
+                raise
+        self._services[deployment.key] = deployment.uid
+
+    async def _report(
+        self, deployment: Deployment, accepted: Accepted | Finding | None, unplaced: Finding | None
+    ) -> None:
+        """Write the status, once and only if it differs."""
+        latest = self._world.deployments.get(deployment.key)
+        if latest is None or latest.uid != deployment.uid or latest.generation != deployment.generation:
+            return
+        if isinstance(accepted, Finding):
+            finding, need_ = accepted, None
+        else:
+            need_ = accepted.need.to_status() if accepted is not None else None
+            read = need_ is not None or "need" in latest.status
+            text = "the spec is valid and the model's header was read" if read else "the spec is valid"
+            finding = Finding("True", Reason.VALID, text)
+        steps = await self._with_crashes(self._plan(latest))
+        status = status_of(latest, Outcome(finding, steps, unplaced, need_), now()).to_dict()
+        if status == latest.status:
+            return
+        patch = {name: None for name in latest.status if name not in status} | status
+        path = deployment_path(latest.namespace, latest.name) + "/status"
+        try:
+            body = await self._cluster.patch(path, {"status": patch})
+        except ClusterError as error:
+            if not error.not_found:
+                raise
+            return
+        self._world.deployments.apply("MODIFIED", body)
+
+    async def _with_crashes(self, steps: Plan) -> Plan:
+        """Put the server's own last words on replicas that keep exiting."""
+
+        async def told(one: Replica) -> Replica:
+            if one.waiting is not Reason.SERVER_FAILED or not one.restarts:
+                return one
+            known = self._crashes.get(one.uid)
+            if known is None or known[0] != one.restarts:
+                text = ""
+                try:
+                    text = await self._cluster.log(one.namespace, one.name, CONTAINER, tail_lines=200, previous=True)
+                except ClusterError as error:
+                    log.debug("no previous log of %s: %s", one.key, error)
+                reason, words = last_error(text) or (Reason.SERVER_FAILED, one.waiting_message)
+                known = self._crashes[one.uid] = (one.restarts, reason, words)
+            return replace(one, waiting=known[1], waiting_message=f"{one.waiting_message}: {known[2]}")
+
+        current = tuple([await told(one) for one in steps.current])
+        return replace(steps, current=current)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a Reconciler works with."""
+
+    ledger: Ledger
+    models: Models
+    volumes: Volumes
+    events: Events

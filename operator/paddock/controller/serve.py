@@ -1,0 +1,134 @@
+"""Run kopf with our handlers, and a small server for /healthz and /metrics beside it."""
+
+import asyncio
+import contextlib
+import logging
+import resource
+import time
+
+import kopf
+
+from paddock.controller.cluster import Cluster
+from paddock.controller.controller import Controller
+from paddock.controller.handlers import registry
+from paddock.controller.settings import Settings
+
+log = logging.getLogger("paddock.serve")
+STALE = 3.0
+"""Without a successful resync for this many resync intervals, /healthz fails."""
+
+
+async def serve(cluster: Cluster, settings: Settings, stop: asyncio.Event, lost: asyncio.Event) -> int:
+    """Act as the leader until `stop` or `lost` is set."""
+    controller = Controller(cluster, settings)
+    end = asyncio.Event()
+    watchers = [asyncio.create_task(_first(end, stop, lost))]
+    server = await _listen(settings, controller)
+    namespaces = sorted({*settings.watch_namespaces, settings.namespace})
+    scope = {"namespaces": namespaces} if settings.watch_namespaces else {"clusterwide": True}
+    try:
+        await kopf.operator(registry=registry(), memo=controller, stop_flag=end, standalone=True, **scope)
+    finally:
+        await controller.stop()
+        for task in watchers:
+            task.cancel()
+        if server is not None:
+            server.close()
+    return 1 if lost.is_set() or not end.is_set() else 0
+
+
+async def _first(end: asyncio.Event, *flags: asyncio.Event) -> None:
+    waiting = [asyncio.create_task(flag.wait()) for flag in flags]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in waiting:
+            task.cancel()
+    end.set()
+
+
+async def _listen(settings: Settings, controller: Controller) -> asyncio.Server | None:
+    if not settings.listen:
+        return None
+    host, _, port = settings.listen.rpartition(":")
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            async with asyncio.timeout(5):
+                request = await reader.readuntil(b"\r\n\r\n")
+            status, kind, text = _respond(request.split(b" ", 2)[1].decode(errors="replace"), controller)
+            body = text.encode()
+            head = (
+                f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+            )
+            writer.write(head.encode() + body)
+            await writer.drain()
+        writer.close()
+
+    return await asyncio.start_server(answer, host.strip("[]") or None, int(port), limit=16 * 1024)
+
+
+def _respond(path: str, controller: Controller) -> tuple[str, str, str]:
+    match path.partition("?")[0]:
+        case "/healthz":
+            return health(controller)
+        case "/metrics":
+            return "200 OK", "text/plain; version=0.0.4", metrics(controller)
+        case _:
+            return "404 Not Found", "text/plain", "paths: /healthz /metrics\n"
+
+
+def health(controller: Controller) -> tuple[str, str, str]:
+    """Give 200 while lists succeed; a watch that froze and a list that fails are told apart by nobody but this."""
+    age = time.monotonic() - controller.synced if controller.synced else time.monotonic() - controller.started
+    limit = STALE * controller.settings.resync_seconds
+    if age > limit:
+        return "503 Service Unavailable", "text/plain", f"no successful resync for {age:.0f} s\n"
+    return "200 OK", "text/plain", "ok\n"
+
+
+def metrics(controller: Controller) -> str:
+    """Give the metrics in Prometheus' text form."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    lines = [
+        _metric("paddock_deployments", "gauge", "ModelDeployments known", {"": len(controller.world.deployments)}),
+        _metric("paddock_pods", "gauge", "server pods known", {"": len(controller.world.replicas)}),
+        _metric("paddock_waiting", "gauge", "deployments without a device", {"": len(controller.world.waiting)}),
+        _metric("paddock_queue", "gauge", "keys waiting or worked on", {"": len(controller.queue)}),
+        _metric("paddock_reconciles_total", "counter", "looks taken", {"": controller.reconciles}),
+        _metric(
+            "paddock_reconcile_errors_total",
+            "counter",
+            "looks that failed and are repeated",
+            {f'{{reason="{reason}"}}': count for reason, count in sorted(controller.errors.items())},
+        ),
+        _metric(
+            "paddock_api_requests_total",
+            "counter",
+            "requests to the API server",
+            {f'{{request="{call}"}}': count for call, count in sorted(controller.cluster.calls.items())},
+        ),
+        _metric("paddock_gpu_reserved_bytes", "gauge", "bytes reserved by GPU", _by_gpu(controller, reserved=True)),
+        _metric("paddock_gpu_total_bytes", "gauge", "bytes in all by GPU", _by_gpu(controller, reserved=False)),
+        _metric("process_cpu_seconds_total", "counter", "CPU time", {"": usage.ru_utime + usage.ru_stime}),
+        _metric("process_resident_memory_bytes", "gauge", "resident memory", {"": _resident()}),
+    ]
+    return "".join(lines)
+
+
+def _by_gpu(controller: Controller, *, reserved: bool) -> dict[str, int]:
+    fleet = controller.ledger.fleet(controller.world.nodes)
+    return {
+        f'{{gpu="{device.gpu}",node="{device.node}"}}': device.reserved if reserved else device.total or 0
+        for device in fleet.devices
+    }
+
+
+def _metric(name: str, kind: str, text: str, values: dict[str, int] | dict[str, float]) -> str:
+    samples = "".join(f"{name}{labels} {value}\n" for labels, value in values.items())
+    return f"# HELP {name} {text}\n# TYPE {name} {kind}\n{samples}"
+
+
+def _resident() -> int:
+    with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123 no need of pathlib for one number
+        return int(file.read().split()[1]) * resource.getpagesize()

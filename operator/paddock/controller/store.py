@@ -1,0 +1,115 @@
+"""What the operator has seen: small indexed stores of parsed objects, fed by lists and watches."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from paddock.core.deployment import Deployment, deployment_of
+from paddock.core.fleet import Node, Taint
+from paddock.core.replica import Replica, replica_of
+
+
+class Deployments:
+    """Every ModelDeployment by namespace/name."""
+
+    def __init__(self) -> None:
+        self._all: dict[str, Deployment] = {}
+        self._versions: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def get(self, key: str) -> Deployment | None:
+        """Give one, if it exists."""
+        return self._all.get(key)
+
+    def keys(self) -> list[str]:
+        """Give all keys."""
+        return list(self._all)
+
+    def values(self) -> list[Deployment]:
+        """Give all deployments."""
+        return list(self._all.values())
+
+    def apply(self, type_: str | None, body: Mapping[str, Any]) -> bool:
+        """Take over an object; False when this state of it is known already."""
+        meta = body["metadata"]
+        key = f"{meta['namespace']}/{meta['name']}"
+        if type_ == "DELETED":
+            known = self._all.get(key)
+            if known is not None and known.uid == meta["uid"]:
+                del self._all[key]
+                self._versions.pop(key, None)
+            return True
+        version = meta.get("resourceVersion", "")
+        if self._versions.get(key) == version or older(version, self._versions.get(key, "")):
+            return False
+        self._all[key], self._versions[key] = deployment_of(body), version
+        return True
+
+
+class Replicas:
+    """Every server pod by namespace/name, with an index by deployment."""
+
+    def __init__(self) -> None:
+        self._all: dict[str, Replica] = {}
+        self._versions: dict[str, str] = {}
+        self._of: dict[str, set[str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._all
+
+    def get(self, key: str) -> Replica | None:
+        """Give one, if it exists."""
+        return self._all.get(key)
+
+    def values(self) -> list[Replica]:
+        """Give all pods."""
+        return list(self._all.values())
+
+    def of(self, deployment: str) -> list[Replica]:
+        """Give the pods of one deployment (namespace/name), by name."""
+        return [self._all[key] for key in sorted(self._of.get(deployment, ()))]
+
+    def apply(self, type_: str | None, body: Mapping[str, Any]) -> Replica | None:
+        """Take over a pod; gives it when it is a server pod and this state of it is new."""
+        replica = replica_of(body)
+        if replica is None:
+            return None
+        owner = f"{replica.namespace}/{replica.deployment}"
+        version = body["metadata"].get("resourceVersion", "")
+        if type_ == "DELETED":
+            known = self._all.get(replica.key)
+            if known is None or known.uid == replica.uid:
+                self._all.pop(replica.key, None)
+                self._versions.pop(replica.key, None)
+                self._of.get(owner, set()).discard(replica.key)
+            return replica
+        if self._versions.get(replica.key) == version or older(version, self._versions.get(replica.key, "")):
+            return None
+        self._all[replica.key], self._versions[replica.key] = replica, version
+        self._of.setdefault(owner, set()).add(replica.key)
+        return replica
+
+
+def older(version: str, known: str) -> bool:
+    """Tell whether a resourceVersion is older than the known one."""
+    return version.isdigit() and known.isdigit() and int(version) < int(known)
+
+
+def node_of(body: Mapping[str, Any]) -> Node:
+    """Read a Node object."""
+    meta, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
+    ready = any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions") or ())
+    return Node(
+        name=meta["name"],
+        ready=ready,
+        schedulable=not spec.get("unschedulable", False),
+        labels=dict(meta.get("labels") or {}),
+        taints=tuple(
+            Taint(one["key"], one.get("value", ""), one.get("effect", "")) for one in spec.get("taints") or ()
+        ),
+        architecture=(status.get("nodeInfo") or {}).get("architecture", "amd64"),
+    )
