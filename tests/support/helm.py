@@ -78,3 +78,20 @@ def environment(workload: Object) -> dict[str, str | None]:
     names = [entry["name"] for entry in container["env"]]
     assert len(names) == len(set(names)), "a variable is set twice"
     return {entry["name"]: entry.get("value") for entry in container["env"]}
+
+
+def rights(role: Object) -> set[str]:
+    """Give what a role grants, each as `verb group/resource[/subresource]`, the spelling of recorded calls."""
+    return {
+        f"{verb} {group}/{resource}"
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def operator_rights(values: Object | None = None) -> set[str]:
+    """Give all that the operator may do somewhere, to compare with the calls that it makes."""
+    objects = render(values)
+    return {right for kind in ("ClusterRole", "Role") for right in rights(named(objects, kind, "paddock-operator"))}
