@@ -50,7 +50,7 @@ def kubeconfig(cluster: LocalCluster, _options: argparse.Namespace) -> None:
 
 def load_images(cluster: LocalCluster, options: argparse.Namespace) -> None:
     """Build the images and the model where their inputs changed, and give them to every node."""
-    raise NotImplementedError
+    cluster.load_images(options.profile)
 
 
 def restart_component(cluster: LocalCluster, options: argparse.Namespace) -> None:

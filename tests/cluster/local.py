@@ -5,24 +5,20 @@ from __future__ import annotations
 import fcntl
 import json
 import shutil
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cluster import host
+from cluster import host, models
 from cluster.control_plane import ControlPlane
+from cluster.images import Images
 from cluster.node import NodeRunner
 from cluster.processes import ClusterError, Processes, wait_until
+from cluster.say import say
 from cluster.settings import HERE, Node, Programs, cache_folder, nodes_of, state_folder
 
 _RUNTIME_CLASS = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}, "handler": "nvidia"}
-
-
-def say(text: str) -> None:
-    """Print one line of progress."""
-    print(time.strftime("%H:%M:%S"), text, file=sys.stderr, flush=True)  # noqa: T201 - this is a command-line tool
 
 
 class LocalCluster:
@@ -86,6 +82,13 @@ class LocalCluster:
             self._wait_for_nodes([runner.node.name for runner in runners])
             self._apply(_RUNTIME_CLASS)
             say(f"{nodes} nodes Ready after {time.monotonic() - began:.1f} s")
+
+    def load_images(self, profile: str) -> None:
+        """Build images and model where their inputs changed, and give every node what it lacks."""
+        with self.locked():
+            runners = [self.node(name) for name in self.node_names()]
+            Images(self.programs, profile).load(runners)
+            models.give(self.programs.cache, runners)
 
     def healthy(self, nodes: int) -> bool:
         """Tell whether everything runs, with at least `nodes` nodes that are Ready."""
@@ -153,10 +156,3 @@ class LocalCluster:
         file = self.state / "apply.json"
         file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests}))
         self.kubectl("apply", "-f", str(file))
-
-
-def timed(what: str, action: Callable[[], None]) -> None:
-    """Say what is done and how long it took."""
-    began = time.monotonic()
-    action()
-    say(f"{what}: {time.monotonic() - began:.1f} s")

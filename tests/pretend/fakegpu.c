@@ -83,15 +83,14 @@ static ggml_backend_buffer_t allocate(ggml_backend_buffer_type_t type, size_t si
         atomic_fetch_sub(&seat->used, size);
         return NULL;
     }
-    buffer->size = size;
     free_host_buffer = buffer->iface.free_buffer;
     buffer->iface.free_buffer = free_buffer;
     return buffer;
 }
 
 static size_t alignment(ggml_backend_buffer_type_t type) {
-    (void) type;
-    return 128;
+    (void) type;  // that of the memory below
+    return ggml_backend_buft_get_alignment(ggml_backend_cpu_buffer_type());
 }
 
 // --- device
