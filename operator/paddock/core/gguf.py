@@ -61,7 +61,8 @@ class GgufError(Exception):
         self.offset = offset
 
 
-class Skipped(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Skipped:
     """A value that was passed over: a long string, or an array of strings or of many numbers."""
 
     type: int
@@ -197,8 +198,9 @@ class _Cursor:
             except (struct.error, OverflowError):  # the window ends here: cheaper than a comparison per string
                 pass
             count -= done
-            self.position = self._base + here
-            self.require(0, what)
+            end = self._base + here
+            self.position = min(end, self._base + len(window))
+            self.skip(end - self.position, what)
 
 
 def read_gguf(read: Source, file_bytes: int) -> GgufMetadata:
