@@ -134,9 +134,11 @@ BAD: dict[str, Bad] = {
         devices({"node": "node1", "index": 1, "name": "CUDA1"}), "exactly one of pciId, index and name is needed"
     ),
     "device-index-negative": Bad(devices({"node": "node1", "index": -1}), "should be greater than or equal to 0"),
-    "device-pci-short": Bad(devices({"node": "node1", "pciId": "41:00.0"}), "spec.placement.devices[0].pciId"),
-    "device-uuid-with-comma": Bad(devices({"uuid": "GPU-a,GPU-b"}), "spec.placement.devices[0].uuid"),
-    "image-with-space": Bad(server(image="llama --rpc"), "spec.server.image"),
+    "device-pci-short": Bad(
+        devices({"node": "node1", "pciId": "41:00.0"}), "pciId is domain, bus, device and function, like 0000:41:00.0"
+    ),
+    "device-uuid-with-comma": Bad(devices({"uuid": "GPU-a,GPU-b"}), "uuid is one identifier"),
+    "image-with-space": Bad(server(image="llama --rpc"), "image is one image reference"),
     "resource-gpu": Bad(
         server(resources={"limits": {"nvidia.com/gpu": 1}}), "only cpu, memory and ephemeral-storage can be set"
     ),
@@ -147,6 +149,6 @@ BAD: dict[str, Bad] = {
     "resource-not-a-quantity": Bad(server(resources={"limits": {"memory": "8 GB"}}), "spec.server.resources.limits"),
     "label-reserved": Bad(server(podLabels={"paddock.dev/model-deployment": "x"}), "are reserved"),
     "annotation-reserved": Bad(server(podAnnotations={"nvidia.cdi.k8s.io/gpu": "all"}), "are reserved"),
-    "timeout-without-unit": Bad(server(startupTimeout="600"), "spec.server.startupTimeout"),
+    "timeout-without-unit": Bad(server(startupTimeout="600"), "startupTimeout has units s, m and h"),
     "toleration-effect-unknown": Bad(server(tolerations=[{"effect": "Never"}]), 'Unsupported value: "Never"'),
 }

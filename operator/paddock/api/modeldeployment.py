@@ -172,18 +172,48 @@ DEVICE_RULES = rules(
 )
 
 
+UUID_PATTERN = "^[A-Za-z0-9-]+$"
+PCI_PATTERN = r"^[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}[.][0-9a-fA-F]$"
+
+
+def like(pattern: str, message: str) -> dict[str, Any]:
+    """Give schema extras that say in words what a pattern asks for."""
+    return rules((f"self.matches('{pattern}')", message))
+
+
 class DeviceRef(Model):
     """One device, named so that exactly one can be meant."""
 
     model_config = {"json_schema_extra": DEVICE_RULES}
 
-    uuid: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9-]+$")] | None = None
+    uuid: (
+        Annotated[
+            str,
+            Field(
+                min_length=1,
+                max_length=128,
+                pattern=UUID_PATTERN,
+                json_schema_extra=like(
+                    UUID_PATTERN, "uuid is one identifier of letters, digits and -, as the GPU has it"
+                ),
+            ),
+        ]
+        | None
+    ) = None
     """The driver's identifier, for example GPU-3e0a...; see `kubectl get gpus -o wide`."""
     node: Annotated[str, Field(min_length=1, max_length=253)] | None = None
     """Name of the node, for the other ways of naming."""
-    pci_id: Annotated[str, Field(pattern=r"^[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F]$")] | None = (
-        None
-    )
+    pci_id: (
+        Annotated[
+            str,
+            Field(
+                max_length=16,
+                pattern=PCI_PATTERN,
+                json_schema_extra=like(PCI_PATTERN, "pciId is domain, bus, device and function, like 0000:41:00.0"),
+            ),
+        ]
+        | None
+    ) = None
     """PCI address, for example 0000:41:00.0."""
     index: Annotated[int, Field(ge=0, le=1023)] | None = None
     """Position in the node's offload list, as `kubectl get gpus` shows it. Resolved once, then recorded by identity."""
@@ -262,10 +292,25 @@ RESERVED_KEYS = rules(
 )
 
 
+IMAGE_PATTERN = "^[a-z0-9][A-Za-z0-9._:/@-]*$"
+TIMEOUT_PATTERN = "^([1-9][0-9]{0,5}[smh])+$"
+
+
 class ServerSpec(Model):
     """The pods that serve the model."""
 
-    image: Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[a-z0-9][A-Za-z0-9._:/@-]*$")] | None = None
+    image: (
+        Annotated[
+            str,
+            Field(
+                min_length=1,
+                max_length=512,
+                pattern=IMAGE_PATTERN,
+                json_schema_extra=like(IMAGE_PATTERN, "image is one image reference, like registry/name:tag"),
+            ),
+        ]
+        | None
+    ) = None
     """Server image, if the operator's own choice by backend is not wanted. Must be in the administrator's list."""
     image_pull_secrets: Annotated[list[LocalReference], Field(max_length=8, json_schema_extra=ATOMIC)] = []
     """Secrets for pulling the image."""
@@ -285,7 +330,17 @@ class ServerSpec(Model):
         dict[str, Annotated[str, Field(max_length=4096)]], Field(max_length=32, json_schema_extra=RESERVED_KEYS)
     ] = {}
     """Further annotations of the pods."""
-    startup_timeout: Annotated[str, Field(max_length=16, pattern=r"^([1-9][0-9]{0,5}[smh])+$")] | None = None
+    startup_timeout: (
+        Annotated[
+            str,
+            Field(
+                max_length=16,
+                pattern=TIMEOUT_PATTERN,
+                json_schema_extra=like(TIMEOUT_PATTERN, "startupTimeout has units s, m and h, like 90s, 10m or 1h30m"),
+            ),
+        ]
+        | None
+    ) = None
     """How long loading may take, for example 10m. By default from the size of the file."""
 
 
