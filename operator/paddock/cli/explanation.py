@@ -1,0 +1,225 @@
+"""Why a deployment is where it is: what was recorded, and beside it what the same question would give now.
+
+Pure: values in, values out. Nothing of the past is worked out again; what is computed is marked as of now.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from paddock.api.modeldeployment import Need, ReplicaPlacement
+from paddock.api.vocabulary import GRANULE, VERDICTS, ConditionType, Verdict
+from paddock.cli.reading import Gpu, Model
+from paddock.controller.store import node_of
+from paddock.core.fleet import Device, Fleet, Node, device_of
+from paddock.core.placement import Judged, Placement, Request, Unplaceable, place
+from paddock.core.quantity import round_up
+
+JSON = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What could be read of the cluster; None where the user may not."""
+
+    gpus: Sequence[Gpu] | None
+    nodes: Sequence[JSON] | None
+    ready_pods: frozenset[str] | None
+    """namespace/name of the server pods that are Ready."""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds memory of a device. Bytes; no deployment: something that Paddock did not place."""
+
+    gpu: str
+    deployment: str | None
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Now:
+    """The answer that placement would give now, as if the replica itself held nothing."""
+
+    replica: int
+    need: int
+    answer: Placement | Unplaceable
+    judged: tuple[Judged, ...]
+    holders: tuple[Holder, ...] = ()
+    held: str | None = None
+    """The GPU object that the replica has."""
+    assumptions: tuple[str, ...] = ()
+    """What was taken for granted, since it cannot be seen from here."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """All that is known."""
+
+    model: Model
+    now: Now | None = None
+    gpus: Mapping[str, Gpu] = field(default_factory=dict)
+
+    @property
+    def pending(self) -> bool:
+        """Whether a wanted replica has no place."""
+        return len(self.model.status.placements) < self.model.wanted
+
+    @property
+    def sentences(self) -> list[str]:
+        """One sentence per replica: where it is and why; or why there is none."""
+        model = self.model
+        placements = model.status.placements
+        several = len(placements) > 1 or model.wanted > 1
+        out = [
+            f"{model.name}{f' (replica {one.replica})' if several else ''} "
+            f"{'is' if _on_cpu(one) else 'is on'} {one.reason}."
+            for one in placements
+        ]
+        if self.pending or not out:
+            out.append(_waiting(model))
+        return out
+
+
+def _on_cpu(placement: ReplicaPlacement) -> bool:
+    return placement.reason.startswith("on ")
+
+
+def _waiting(model: Model) -> str:
+    """Say why a replica has no place, from the conditions."""
+    if model.spec is not None and model.spec.suspend:
+        return f"{model.name} is suspended: it holds no GPU."
+    if model.wanted == 0:
+        return f"{model.name} has no replicas: it holds no GPU."
+    for type_ in (ConditionType.ACCEPTED, ConditionType.PLACED, ConditionType.AVAILABLE):
+        found = model.condition(type_)
+        if found is not None and found.status != "True":
+            return f"{model.name} has no GPU yet ({found.reason}): {found.message.rstrip('.')}."
+    return f"{model.name} has no GPU yet: the operator has not looked at it."
+
+
+def explain(model: Model, seen: Seen, replica: int | None = None) -> Explanation:
+    """Explain a deployment; `now` is about the given replica, else the first without a place, else the first."""
+    if seen.gpus is None or model.spec is None or not model.wanted:
+        return Explanation(model)
+    gpus = {gpu.name: gpu for gpu in seen.gpus}
+    placed = {one.replica: one for one in model.status.placements}
+    if replica is None:
+        replica = next((number for number in range(model.wanted) if number not in placed), min(placed, default=0))
+    own = placed.get(replica)
+    need = _need(model.status.need, own)
+    if need is None:
+        return Explanation(model, None, gpus)
+    fleet, assumptions = fleet_of(seen, own, model.namespace)
+    answer = place(_request(model, need, own), fleet)
+    judged = answer.judged
+    held = own.devices[0].gpu if own and own.devices else None
+    holders = tuple(holder for one in judged for holder in holders_of(one.device))
+    return Explanation(model, Now(replica, need, answer, judged, holders, held, assumptions), gpus)
+
+
+def _need(need: Need | None, own: ReplicaPlacement | None) -> int | None:
+    """Give the bytes that a replica reserves on a device."""
+    if own is not None and own.devices:
+        return own.devices[0].need_bytes
+    return round_up(need.device_bytes) if need is not None else None
+
+
+def _request(model: Model, need: int, own: ReplicaPlacement | None) -> Request:
+    spec = model.spec
+    assert spec is not None  # noqa: S101 the caller looked
+    siblings = [one.pod_name for one in model.status.placements if own is None or one.pod_name != own.pod_name]
+    return Request(
+        need=need,
+        policy=spec.placement.policy,
+        devices=tuple(spec.placement.devices),
+        node_selector=spec.placement.node_selector,
+        tolerations=tuple(spec.server.tolerations),
+        allow_cpu=spec.placement.allow_cpu,
+        allow_integrated=spec.placement.allow_integrated,
+        on_cpu=spec.serving.gpu_layers == 0,
+        siblings=frozenset(f"{model.namespace}/{name}" for name in siblings),
+    )
+
+
+def fleet_of(seen: Seen, own: ReplicaPlacement | None, namespace: str) -> tuple[Fleet, tuple[str, ...]]:
+    """Build the fleet as it is now without the replica's own memory, and say what had to be assumed."""
+    gpus = seen.gpus or ()
+    assumptions = ["the model file is within reach of every node", "no memory is kept back by the operator's settings"]
+    everyone = {one.pod for gpu in gpus for one in gpu.status.reservations}
+    resident = seen.ready_pods if seen.ready_pods is not None else frozenset(everyone)
+    if seen.ready_pods is None:
+        assumptions.append("every server has loaded its model (you may not list pods of all namespaces)")
+    if seen.nodes is None:
+        assumptions.append("every node is Ready (you may not list nodes)")
+        nodes = {gpu.status.node: Node(gpu.status.node) for gpu in gpus}
+    else:
+        nodes = {node.name: node for node in map(node_of, seen.nodes)}
+    pod = f"{namespace}/{own.pod_name}" if own else ""
+    devices = sorted((device_of(gpu.name, gpu.status, resident) for gpu in gpus), key=lambda one: one.gpu)
+    return Fleet(nodes, tuple(devices)).without([pod]), tuple(assumptions)
+
+
+def holders_of(device: Device) -> Iterable[Holder]:
+    """Give who holds the memory of a device: the deployments, then what Paddock did not place."""
+    held: Counter[str] = Counter()
+    for claim in device.claims:
+        held[claim.deployment] += claim.bytes
+    for deployment, size in sorted(held.items(), key=lambda one: (-one[1], one[0])):
+        yield Holder(device.gpu, deployment, size)
+    # Free memory is known in steps: less than one of them may be nothing.
+    foreign = device.capacity(0) - device.reserved - device.available(0)
+    if foreign >= GRANULE:
+        yield Holder(device.gpu, None, foreign)
+
+
+def to_dict(explanation: Explanation) -> JSON:
+    """Give the explanation as JSON. What was recorded and what is computed now are kept apart."""
+    model, now = explanation.model, explanation.now
+    recorded = {
+        "sentences": explanation.sentences,
+        "placements": [one.to_dict() for one in model.status.placements],
+        "need": model.status.need.to_dict() if model.status.need else None,
+        "conditions": [one.to_dict() for one in model.status.conditions],
+    }
+    out: JSON = {"name": model.name, "namespace": model.namespace, "pending": explanation.pending, "recorded": recorded}
+    out["now"] = None if now is None else _now_to_dict(now)
+    return out
+
+
+def _now_to_dict(now: Now) -> JSON:
+    return {
+        "replica": now.replica,
+        "needBytes": now.need,
+        "placed": isinstance(now.answer, Placement),
+        "answer": now.answer.reason if isinstance(now.answer, Placement) else now.answer.message,
+        "held": now.held,
+        "assumptions": list(now.assumptions),
+        "devices": [
+            {
+                "gpu": one.device.gpu,
+                "node": one.device.node,
+                "name": one.device.name,
+                "verdict": one.verdict.value,
+                "detail": one.detail,
+                "meaning": VERDICTS[one.verdict].meaning,
+                "availableBytes": one.available,
+                "shortfallBytes": one.shortfall,
+                "held": one.device.gpu == now.held,
+            }
+            for one in ranked(now.judged)
+        ],
+        "holders": [{"gpu": one.gpu, "deployment": one.deployment, "bytes": one.bytes} for one in now.holders],
+    }
+
+
+_ORDER = {verdict: number for number, verdict in enumerate([Verdict.CHOSEN, Verdict.FITS, Verdict.NO_ROOM])}
+
+
+def ranked(judged: Iterable[Judged]) -> list[Judged]:
+    """Sort by how near a device came: chosen, fitting, short of room, then the rest; by node and index within."""
+    return sorted(
+        judged,
+        key=lambda one: (_ORDER.get(one.verdict, len(_ORDER)), one.device.node, one.device.index or 0, one.device.gpu),
+    )

@@ -1,0 +1,209 @@
+# ruff: noqa: PLC0415 each command imports its own work, so that the others start fast
+"""The command line `paddock`, also `kubectl paddock`."""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import Annotated
+
+import typer
+from typer.main import get_command
+
+from paddock import __version__
+from paddock.cli.problem import ApiError, Problem, problem_of
+from paddock.cli.screen import Output, complain
+from paddock.cli.target import Environment, Session, Target, targeted
+
+DEBUG = "PADDOCK_DEBUG"
+"""Environment variable: any value shows tracebacks of unexpected errors."""
+
+app = typer.Typer(
+    name="paddock",
+    help="GGUF models on Kubernetes: each whole on the one right GPU, for a stated reason, proven to be there.",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Works as `kubectl paddock` too. PADDOCK_DEBUG=1 shows tracebacks, NO_COLOR=1 no colours.",
+)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of a ModelDeployment.", show_default=False)]
+Form = Annotated[Output, typer.Option("--output", "-o", help="Form of the output.")]
+
+
+@app.command()
+@targeted
+def devices(target: Target, output: Form = Output.TABLE) -> None:
+    """List every GPU of the cluster: memory, what is reserved, who is on it."""
+    from paddock.cli.devices import devices as work
+
+    target.run(lambda session: work(session, output))
+
+
+@app.command()
+@targeted
+def get(
+    target: Target,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only this one.", show_default=False)] = None,
+    everywhere: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Those of every namespace.")] = False,
+    output: Form = Output.TABLE,
+) -> None:
+    """List ModelDeployments: ready, on which GPU, proven, and why."""
+    from paddock.cli.get import get as work
+
+    target.run(lambda session: work(session, name, everywhere=everywhere, output=output))
+
+
+@app.command()
+@targeted
+def explain(
+    target: Target,
+    name: Name,
+    replica: Annotated[int | None, typer.Option(min=0, help="Judge the GPUs for this replica, from 0.")] = None,
+    brief: Annotated[bool, typer.Option("--brief", help="Only the sentence that says why.")] = False,
+    output: Form = Output.TABLE,
+) -> None:
+    """Say why a model is on its GPU, or why it has none; with the verdict on every GPU."""
+    from paddock.cli.explain import explained
+
+    target.run(lambda session: explained(session, name, replica, output, brief=brief))
+
+
+@app.command()
+@targeted
+def logs(
+    target: Target,
+    name: Name,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines are written.")] = False,
+    replica: Annotated[int | None, typer.Option(min=0, help="Only this replica, from 0; by default all.")] = None,
+    previous: Annotated[bool, typer.Option("--previous", "-p", help="Of the container that ended before.")] = False,
+    tail: Annotated[int | None, typer.Option(min=0, help="Only so many last lines.")] = None,
+) -> None:
+    """Show what the servers of a model write."""
+    from paddock.cli.logs import logs as work
+
+    target.run(lambda session: work(session, name, follow=follow, replica=replica, previous=previous, tail=tail))
+
+
+@app.command()
+@targeted
+def chat(
+    target: Target,
+    name: Name,
+    prompt: Annotated[
+        str | None,
+        typer.Argument(metavar="[PROMPT]", help="What to say; without it a conversation.", show_default=False),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The server's whole answer.")] = False,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 512,
+    api_key: Annotated[
+        str | None,
+        typer.Option(envvar="PADDOCK_API_KEY", help="Key that the server asks for; by default read from its Secret."),
+    ] = None,
+) -> None:
+    """Talk to a model through the API server, by Chat Completions."""
+    from paddock.cli.chat import chat as work
+
+    target.run(lambda session: work(session, name, prompt, as_json=as_json, max_tokens=max_tokens, api_key=api_key))
+
+
+@app.command()
+@targeted
+def restart(
+    target: Target,
+    name: Name,
+    wait: Annotated[bool, typer.Option("--wait", help="Until every new server is Ready.")] = False,
+    timeout: Annotated[float, typer.Option(min=1, help="Longest wait, in seconds.")] = 900,
+) -> None:
+    """Replace the servers of a model, one at a time."""
+    from paddock.cli.restart import restart as work
+
+    target.run(lambda session: work(session, name, wait=wait, timeout=timeout))
+
+
+@app.command()
+def crds() -> None:
+    """Print the CustomResourceDefinitions, for kubectl apply -f -."""
+    from paddock.api.crd import crds as definitions
+
+    sys.stdout.write("---\n".join(definitions().values()))
+
+
+@app.command()
+@targeted
+def version(
+    target: Target,
+    client: Annotated[bool, typer.Option("--client", help="Do not ask the cluster.")] = False,
+    output: Form = Output.TABLE,
+) -> None:
+    """Print the versions of this program and of the operator."""
+    if client:
+        _client_version(output)
+        return
+    from paddock.cli.version import server_version, show
+
+    async def work(session: Session) -> None:
+        show(session, __version__, await server_version(session), output)
+
+    target.run(work)
+
+
+def _client_version(output: Output) -> None:
+    if output in (Output.JSON, Output.YAML):
+        from paddock.cli.screen import Screen
+
+        Screen.of_process().data({"client": {"version": __version__}}, output)
+    else:
+        sys.stdout.write(f"client: {__version__}\n")
+
+
+def program_name(path: str) -> str:
+    """Give the name by which the user calls it: kubectl starts its plug-ins as kubectl-NAME."""
+    name = PurePath(path).name
+    return "kubectl paddock" if name.startswith("kubectl") else "paddock"
+
+
+def run(arguments: Sequence[str], environment: Environment | None = None, program: str = "paddock") -> int:
+    """Run one command and give its exit status: 0, 1 for a problem, 2 for wrong usage, 130 when interrupted."""
+    try:
+        result = get_command(app).main(
+            list(arguments) or ["--help"],
+            prog_name=program,
+            complete_var="_PADDOCK_COMPLETE",
+            standalone_mode=False,
+            obj=environment,
+        )
+    except Problem as problem:
+        return _end(problem)
+    except ApiError as error:
+        return _end(problem_of(error))
+    except typer.TyperException as error:
+        text = error.format_message().rstrip(".")
+        return _end(Problem(f"{text}; see {_usage_of(error, program)} --help", error.exit_code))
+    except typer.Abort:
+        return _end(Problem("aborted", 130))
+    except Exception as error:
+        if os.environ.get(DEBUG):
+            raise
+        kind = type(error).__name__
+        return _end(Problem(f"unexpected {kind}: {error}; run again with {DEBUG}=1 for where, and report it"))
+    return result if isinstance(result, int) else 0
+
+
+def _usage_of(error: typer.TyperException, program: str) -> str:
+    """Give the command that was used wrongly, as the user would type it."""
+    context = getattr(error, "ctx", None)
+    return str(context.command_path) if context is not None else program
+
+
+def _end(problem: Problem) -> int:
+    complain(problem.message)
+    return problem.code
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    sys.exit(run(sys.argv[1:], program=program_name(sys.argv[0])))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Objects of the API server, read leniently into the models: what is broken is passed over, never a traceback."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from paddock.api.gpu import GPUStatus
+from paddock.api.modeldeployment import Condition, ModelDeploymentSpec, ModelDeploymentStatus
+from paddock.api.vocabulary import ConditionType
+
+JSON = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU object."""
+
+    name: str
+    status: GPUStatus
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can be used."""
+        found = condition(self.status.conditions, ConditionType.READY)
+        return found is not None and found.status == "True"
+
+    @property
+    def why_not(self) -> str:
+        """The reason why it is not ready, in one word."""
+        found = condition(self.status.conditions, ConditionType.READY)
+        return "no report" if found is None else "" if found.status == "True" else found.reason
+
+
+@dataclass(frozen=True)
+class Model:
+    """A ModelDeployment object."""
+
+    namespace: str
+    name: str
+    created: str
+    spec: ModelDeploymentSpec | None
+    status: ModelDeploymentStatus
+
+    def condition(self, type_: ConditionType) -> Condition | None:
+        """Give a condition of its status."""
+        return condition(self.status.conditions, type_)
+
+    def holds(self, type_: ConditionType) -> bool:
+        """Whether a condition is True."""
+        found = self.condition(type_)
+        return found is not None and found.status == "True"
+
+    @property
+    def key(self) -> str:
+        """namespace/name."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def wanted(self) -> int:
+        """Replicas that there should be now."""
+        return 0 if self.spec is None or self.spec.suspend else self.spec.replicas
+
+
+def condition(conditions: Iterable[Condition], type_: ConditionType) -> Condition | None:
+    """Find a condition by its type."""
+    return next((one for one in conditions if one.type == type_), None)
+
+
+def gpus_of(objects: Iterable[JSON]) -> list[Gpu]:
+    """Read GPU objects, in the order of node and offload list; one without a status is passed over."""
+    found = []
+    for one in objects:
+        try:
+            found.append(Gpu(one["metadata"]["name"], GPUStatus.model_validate(one.get("status") or {})))
+        except ValidationError:
+            continue
+    return sorted(found, key=_order)
+
+
+def _order(gpu: Gpu) -> tuple[str, bool, int, str]:
+    status = gpu.status
+    return status.node, status.index is None, status.index or 0, gpu.name
+
+
+def model_of(body: JSON) -> Model:
+    """Read a ModelDeployment object."""
+    meta = body["metadata"]
+    try:
+        spec = ModelDeploymentSpec.model_validate(body.get("spec") or {})
+    except ValidationError:
+        spec = None
+    try:
+        status = ModelDeploymentStatus.model_validate(body.get("status") or {})
+    except ValidationError:
+        status = ModelDeploymentStatus()
+    return Model(meta["namespace"], meta["name"], meta.get("creationTimestamp", ""), spec, status)
+
+
+def bare(body: Mapping[str, Any]) -> JSON:
+    """Give an object without the field that only the API server's own bookkeeping needs."""
+    meta = {key: value for key, value in body["metadata"].items() if key != "managedFields"}
+    return {**body, "metadata": meta}
+
+
+def listed(objects: Iterable[JSON]) -> JSON:
+    """Give objects as a List, in the order of their names."""
+    items = [bare(one) for one in objects]
+    items.sort(key=lambda one: (one["metadata"].get("namespace", ""), one["metadata"]["name"]))
+    return {"apiVersion": "v1", "kind": "List", "items": items}
