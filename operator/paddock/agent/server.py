@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import ctypes
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Sequence
@@ -76,19 +75,11 @@ class HeaderPool:
             except Exception:  # noqa: BLE001 - the request must get its answer
                 _log.exception("reading a header failed unexpectedly")
                 answer = _failed("the agent failed unexpectedly; its log has the details")
-            _give_back_memory()
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(finish, answer)
 
         threading.Thread(target=work, name="header", daemon=True).start()
         return answered
-
-
-def _give_back_memory() -> None:
-    """Hand freed memory to the system: parsing a header takes ten times what its summary keeps."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # the GNU C library has it, others do not
-    if trim is not None:
-        trim(0)
 
 
 class Api:
