@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PADDOCK_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/paddock
 
-.PHONY: help setup lock
+.PHONY: help setup lock demo test test-pure test-e2e test-long bench check generate build cluster clean-cluster
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
 
@@ -25,3 +25,44 @@ lock: ## Renew the lock files (needs uv)
 	$(LOCK) pyproject.toml --extra agent -o requirements/agent.lock
 	$(LOCK) requirements/agent-lean.in -o requirements/agent-lean.lock
 	$(LOCK) pyproject.toml --extra operator --extra cli --group dev -o requirements/dev.lock
+
+build: setup ## Build what the local cluster needs: control plane, containerd, helm, llama.cpp (cached outside the work tree)
+	@tests/cluster/prerequisites.sh
+	PYTHON=$(BIN)/python tests/cluster/build.sh
+
+cluster: build ## Start the local cluster: two real nodes with pretend GPUs
+	@$(BIN)/python tests/cluster/cluster.py up
+
+clean-cluster: setup ## Remove the local cluster without a trace
+	@$(BIN)/python tests/cluster/cluster.py down
+
+demo: build ## From a bare machine to an answered chat on the chosen GPU (CLUSTER=local|current|kind)
+	@tests/demo/demo.sh
+
+check: setup ## Linters, types, import walls, generated files
+	@$(BIN)/ruff format --check -q operator tests docs || { echo 'run: ruff format operator tests docs'; exit 1; }
+	$(BIN)/ruff check -q operator tests docs
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python docs/generate.py --check
+
+generate: setup ## Renew crds/ and docs/reference from the code
+	@$(BIN)/python docs/generate.py
+
+PYTEST := $(BIN)/python -m pytest -q
+
+test-pure: setup ## Tests of the pure core (seconds)
+	@$(PYTEST) tests/core tests/api tests/golden
+
+test: build check ## Everything that CI runs
+	@$(BIN)/python tests/cluster/cluster.py up
+	$(PYTEST) -m 'not long' tests
+
+test-e2e: cluster ## Tests on the real cluster
+	@$(PYTEST) -m 'e2e and not long' tests
+
+test-long: cluster ## Soaks, long fuzzing, kills
+	@PADDOCK_LONG=1 $(PYTEST) -m long tests
+
+bench: build ## Tables, and build/bench.json
+	@cd tests && ../$(BIN)/python -m bench

@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# From a bare machine to an answered chat on the chosen GPU. Started by `make demo`.
+#
+#   CLUSTER=local     a real cluster on this machine, with pretend GPUs (default)
+#   CLUSTER=current   the cluster that KUBECONFIG names; its nodes need GPUs, and the file of MODEL
+#   CLUSTER=kind      a kind cluster; needs docker and kind
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+. tests/cluster/versions.env
+bin=.venv/bin
+kind=${CLUSTER:-local}
+namespace=${NAMESPACE:-demo}
+began=$SECONDS
+step() { printf '\n\033[1m%s\033[0m %s\n' "==>" "$*"; }
+fail() { printf '\nPADDOCK DEMO FAILED %s\n' "$*" >&2; exit 1; }
+
+case $kind in
+  local)
+    step "A real cluster on this machine: two nodes with pretend GPUs (first time about 25 minutes, later seconds)"
+    $bin/python tests/cluster/cluster.py up
+    KUBECONFIG=$($bin/python tests/cluster/cluster.py kubeconfig)
+    export KUBECONFIG PATH="$PADDOCK_CACHE/kubernetes-$KUBERNETES_VERSION:$PADDOCK_CACHE/helm-$HELM_VERSION:$PATH"
+    ;;
+  current)
+    step "The cluster of your kubeconfig: $(kubectl config current-context)"
+    ;;
+  kind)
+    command -v kind docker >/dev/null || fail "CLUSTER=kind needs kind and docker"
+    step "A kind cluster (about 2 minutes)"
+    tests/demo/kind.sh
+    ;;
+  *) fail "CLUSTER=$kind is none of local, current, kind" ;;
+esac
+
+step "Paddock, from its chart (about 10 s)"
+helm upgrade --install paddock charts/paddock -n paddock-system --create-namespace --wait --timeout 5m >/dev/null
+kubectl -n paddock-system rollout status daemonset -l app.kubernetes.io/name=paddock --timeout 5m >/dev/null
+for _ in $(seq 120); do
+  [ -n "$(kubectl get gpus -o name 2>/dev/null)" ] && break
+  sleep 0.5
+done
+[ -n "$(kubectl get gpus -o name)" ] || fail "no GPU is listed; see kubectl -n paddock-system logs -l app.kubernetes.io/component=node-agent"
+kubectl get pods -n paddock-system
+
+step "The GPUs that ggml's registry reports"
+$bin/paddock devices
+
+step "One YAML, in a namespace that enforces restricted Pod Security"
+kubectl create namespace "$namespace" --dry-run=client -o yaml \
+  | kubectl label --local -f - pod-security.kubernetes.io/enforce=restricted -o yaml | kubectl apply -f - >/dev/null
+cat examples/gemma.yaml
+kubectl apply -n "$namespace" -f examples/gemma.yaml
+kubectl wait -n "$namespace" --for=condition=Available mdep/gemma --timeout=5m >/dev/null \
+  || { kubectl describe -n "$namespace" mdep gemma; fail "gemma did not become Available"; }
+kubectl get -n "$namespace" mdep gemma
+
+step "Why this GPU"
+$bin/paddock explain -n "$namespace" gemma
+
+step "A chat"
+question=${QUESTION:-"In one sentence: what is a paddock?"}
+printf '> %s\n' "$question"
+answer=$($bin/paddock chat -n "$namespace" gemma --json --max-tokens 48 "$question")
+"$bin/python" - "$answer" <<'P'
+import json, sys
+print(json.loads(sys.argv[1])["choices"][0]["message"]["content"].strip())
+P
+tokens=$("$bin/python" -c 'import json,sys; print(json.loads(sys.argv[1])["usage"]["completion_tokens"])' "$answer")
+read -r node device id verified < <(kubectl get -n "$namespace" mdep gemma -o json | "$bin/python" -c '
+import json, sys
+status = json.load(sys.stdin)["status"]
+placed = status["placements"][0]
+device = placed["devices"][0] if placed["devices"] else {"name": "CPU"}
+verified = next(one["status"] for one in status["conditions"] if one["type"] == "Verified")
+print(placed["node"], device["name"], device.get("uuid") or device.get("pciId") or "-", verified)')
+[ "$verified" = True ] || fail "the placement is not verified"
+[ "$tokens" -gt 0 ] || fail "the answer is empty"
+printf '\nTook %d s. The cluster stays up: export KUBECONFIG=%s; make clean-cluster removes it.\n' "$((SECONDS - began))" "${KUBECONFIG:-}"
+printf 'PADDOCK DEMO OK model=gemma node=%s device=%s id=%s tokens=%s\n' "$node" "$device" "$id" "$tokens"
