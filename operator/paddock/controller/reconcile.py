@@ -110,7 +110,8 @@ class Reconciler:
         else:
             refusal = self._refusal(deployment)
             accepted = refusal if isinstance(refusal, Finding) else None
-        if unplaced is not None:
+        no_agent = isinstance(accepted, Finding) and accepted.reason is Reason.NO_NODE_AGENT
+        if unplaced is not None or no_agent:
             self._world.waiting.setdefault(key)
         else:
             self._world.waiting.pop(key, None)
@@ -174,8 +175,6 @@ class Reconciler:
             self._look_again(deployment.key, found.retry_after)
         if found.summary is None:
             unknown = found.reason in (Reason.READING_HEADER, Reason.NO_NODE_AGENT)
-            if found.reason is Reason.NO_NODE_AGENT:
-                self._world.waiting.setdefault(deployment.key)
             return Finding("Unknown" if unknown else "False", found.reason, found.message)
         on_device = spec.serving.gpu_layers == "All"
         return Accepted(source, found, need(found.summary, spec.serving, gpu=on_device))
