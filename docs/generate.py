@@ -15,11 +15,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
+from paddock.agent.settings import Settings as AgentSettings
 from paddock.api.crd import KINDS, Kind, crds
 from paddock.api.vocabulary import API_VERSION, CONDITION_MEANING, REASONS, VERDICTS, Entry
+from paddock.controller.settings import Settings as OperatorSettings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from pydantic import BaseModel
 
 ROOT = Path(__file__).resolve().parents[1]
 Schema = dict[str, Any]
@@ -228,6 +232,39 @@ def values_page(text: str, schema: Schema) -> str:
     )
 
 
+# --- settings of the programs
+
+
+def settings_page() -> str:
+    """Give the page of the environment variables that operator and agent read."""
+
+    def rows(settings: type[BaseModel]) -> list[tuple[str, ...]]:
+        fields = settings.model_fields.items()
+        return [
+            (f"`PADDOCK_{name.upper()}`", setting_default(field.default), " ".join((field.description or "").split()))
+            for name, field in fields
+        ]
+
+    head = ("variable", "default", "meaning")
+    return "\n".join(
+        [
+            f"# Settings\n\n{NOTE}",
+            "Environment variables. Set those that the chart has no value for by `operator.env` and `agents[].env`.\n",
+            "## Operator\n\n" + table(head, rows(OperatorSettings)),
+            "## Agent\n\n" + table(head, rows(AgentSettings)),
+        ]
+    )
+
+
+def setting_default(value: object) -> str:
+    """Give a default as the variable's text would be; nothing where there is none."""
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, tuple | dict):
+        return f"`{json.dumps(value)}`" if value else ""
+    return f"`{value}`" if value not in (None, "") else ""
+
+
 # --- all of it
 
 
@@ -239,6 +276,7 @@ def generated() -> dict[str, str]:
     files = {f"crds/{name}": text for name, text in crds().items()}
     files |= {f"docs/reference/{kind.kind.lower()}.md": kind_page(kind) for kind in KINDS}
     files["docs/reference/reasons.md"] = reasons_page()
+    files["docs/reference/settings.md"] = settings_page()
     files["docs/reference/values.md"] = values_page(values, schema)
     return files
 

@@ -148,7 +148,7 @@ def test_notes_warn_of_what_would_keep_agents_from_starting(site: Site) -> None:
 def test_the_manifest_in_the_notes_works(site: Site) -> None:
     notes = site.install()
     site.server.wait("GET", DEPLOYMENTS)
-    manifest = notes.partition("<<END\n")[2].partition("  END")[0]
+    manifest = notes.partition("\nkubectl apply -f - <<END\n")[2].partition("\nEND\n")[0]
     path = f"{API}/namespaces/default/modeldeployments?dryRun=All&fieldValidation=Strict"
     answer = site.server.call("POST", path, manifest, "application/yaml")
     assert answer.status == 201, answer.message
