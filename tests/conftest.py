@@ -1,0 +1,14 @@
+"""Options and settings that all tests share."""
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# No deadline per example: a loaded machine is no failure. No database: a run leaves no file behind.
+settings.register_profile(
+    "paddock", max_examples=25, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("paddock")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write tests/golden anew instead of comparing")

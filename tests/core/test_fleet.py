@@ -1,0 +1,115 @@
+"""The arithmetic of what a device has left, taints, and GPU objects read as devices."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.builders import GIB, MIB, claim, device, fleet
+
+from paddock.api.gpu import GPUStatus
+from paddock.api.modeldeployment import Toleration
+from paddock.core.fleet import Device, Taint, device_of
+
+SIZES = st.integers(0, 80).map(lambda steps: steps * 256 * MIB)
+RESERVES = st.integers(0, 4).map(lambda steps: steps * 256 * MIB)
+
+
+@st.composite
+def devices(draw: st.DrawFn) -> Device:
+    sizes = draw(st.lists(st.tuples(SIZES, st.booleans()), max_size=5))
+    claims = [claim(f"default/m{number}-0", size, resident=there) for number, (size, there) in enumerate(sizes)]
+    return device(total=draw(st.none() | SIZES), free=draw(st.none() | SIZES)).with_claims(claims)
+
+
+@given(devices(), RESERVES)
+def test_one_more_model_of_the_available_size_never_overbooks(one: Device, reserve: int) -> None:
+    available = one.available(reserve)
+    assert available >= 0
+    if available:
+        assert one.reserved + available <= (one.total or 0) - reserve
+
+
+@given(devices(), RESERVES)
+def test_memory_that_strangers_use_is_never_given_away(one: Device, reserve: int) -> None:
+    if one.free is not None:
+        pending = sum(each.bytes for each in one.claims if not each.resident)
+        assert one.available(reserve) <= max(0, one.free - pending - reserve)
+
+
+@given(devices(), RESERVES, st.integers(0, 5))
+def test_a_pod_that_goes_never_makes_less_room(one: Device, reserve: int, count: int) -> None:
+    gone = [each.pod for each in one.claims[:count]]
+    after = fleet(one, reserve=reserve).without(gone).devices[0]
+    assert after.available(reserve) >= one.available(reserve)
+    assert after.reserved == one.reserved - sum(each.bytes for each in one.claims[:count])
+    assert after.free is None or one.free is None or after.total is None or after.free <= max(after.total, one.free)
+
+
+def test_a_claim_that_is_resident_is_not_counted_twice() -> None:
+    one = device(total=12 * GIB, free=7 * GIB, claims=(claim(size=5 * GIB, resident=True),))
+    assert one.available(0) == 7 * GIB
+
+
+def test_a_claim_on_its_way_is_taken_from_what_is_free() -> None:
+    one = device(total=12 * GIB, free=9 * GIB, claims=(claim(size=5 * GIB),))
+    assert one.available(0) == 4 * GIB
+
+
+def test_a_card_held_by_the_pod_that_is_replaced_has_room_for_its_successor() -> None:
+    one = device(total=12 * GIB, free=2 * GIB, claims=(claim("default/gemma-a-0", 10 * GIB, resident=True),))
+    assert one.available(0) == 2 * GIB
+    assert fleet(one).without(["default/gemma-a-0"]).devices[0].available(0) == 12 * GIB
+
+
+def test_a_fleet_without_a_pod_it_never_had_is_the_same() -> None:
+    before = fleet(device(claims=(claim(),)))
+    assert before.without(["default/unknown-0"]) == before
+
+
+@pytest.mark.parametrize(
+    ("toleration", "covered"),
+    [
+        ({"key": "gpu", "operator": "Exists"}, True),
+        ({"key": "gpu", "value": "yes"}, True),
+        ({"key": "gpu", "value": "no"}, False),
+        ({"key": "gpu"}, False),
+        ({"key": "other", "operator": "Exists"}, False),
+        ({"operator": "Exists"}, True),
+        ({"operator": "Exists", "effect": "NoExecute"}, False),
+        ({"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}, True),
+        ({}, False),
+    ],
+)
+def test_taints_are_tolerated_as_in_kubernetes(toleration: dict[str, str], covered: bool) -> None:
+    tolerations = [Toleration.model_validate(toleration)]
+    assert Taint("gpu", "yes", "NoSchedule").tolerated_by(tolerations) is covered
+
+
+def status(**fields: object) -> GPUStatus:
+    return GPUStatus.model_validate({"node": "node1", "name": "CUDA1", "type": "Discrete", **fields})
+
+
+def test_a_gpu_object_is_read_with_its_reservations() -> None:
+    reservations = [
+        {"pod": "default/a-0", "deployment": "default/a", "uid": "u", "bytes": GIB, "since": "2026-01-01T00:00:00Z"},
+        {"pod": "default/b-0", "deployment": "default/b", "uid": "u", "bytes": GIB, "since": "2026-01-01T00:00:00Z"},
+    ]
+    ready = {"type": "Ready", "status": "True", "reason": "Listed", "message": "ok", "lastTransitionTime": "2026-01-01"}
+    one = device_of(
+        "gpu-a",
+        status(
+            backends=["CUDA", "Vulkan"],
+            memory={"total": "12282Mi", "free": "11Gi"},
+            reservations=reservations,
+            conditions=[ready],
+        ),
+        {"default/b-0"},
+    )
+    assert (one.ready, one.backend, one.total, one.free) == (True, "CUDA", 12282 * MIB, 11 * GIB)
+    assert [(each.pod, each.resident) for each in one.claims] == [("default/a-0", False), ("default/b-0", True)]
+
+
+def test_a_gpu_that_no_agent_has_vouched_for_is_not_ready() -> None:
+    one = device_of("gpu-a", status())
+    assert not one.ready
+    assert one.why_not == "no report yet"
+    assert (one.total, one.free) == (None, None)
