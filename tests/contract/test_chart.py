@@ -15,7 +15,19 @@ import paddock
 from paddock.api.crd import crds
 from paddock.api.vocabulary import REASONS, VERDICTS, Label
 from paddock.core.images import known_backends
-from support.helm import CHART, NAMESPACE, environment, helm, missing_program, named, of_kind, render, rights, template
+from support.helm import (
+    CHART,
+    NAMESPACE,
+    environment,
+    helm,
+    missing_program,
+    named,
+    of_kind,
+    operator_rights,
+    render,
+    rights,
+    template,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -331,6 +343,45 @@ def test_no_right_is_a_wildcard_or_escalates(values: Object) -> None:
             assert "*" not in right
             assert right.split()[0] not in ("escalate", "bind", "impersonate")
             assert not right.endswith(("pods/exec", "pods/attach", "serviceaccounts/token"))
+
+
+def test_the_operator_may_do_what_it_does_and_no_more() -> None:
+    assert operator_rights() == {
+        "create /events",
+        "create /persistentvolumeclaims",
+        "create /persistentvolumes",
+        "create /pods",
+        "create /secrets",
+        "create /services",
+        "create coordination.k8s.io/leases",
+        "create paddock.dev/gpus",
+        "delete /persistentvolumeclaims",
+        "delete /persistentvolumes",
+        "delete /pods",
+        "delete paddock.dev/gpus",
+        "get /persistentvolumeclaims",
+        "get /persistentvolumes",
+        "get /pods",
+        "get /pods/log",
+        "get /secrets",
+        "get /services",
+        "get coordination.k8s.io/leases",
+        "get paddock.dev/gpus",
+        "list /nodes",
+        "list /persistentvolumes",
+        "list /pods",
+        "list node.k8s.io/runtimeclasses",
+        "list paddock.dev/gpus",
+        "list paddock.dev/modeldeployments",
+        "patch /pods/status",
+        "patch paddock.dev/modeldeployments/status",
+        "update coordination.k8s.io/leases",
+        "update paddock.dev/gpus/status",
+        "watch /nodes",
+        "watch /pods",
+        "watch paddock.dev/gpus",
+        "watch paddock.dev/modeldeployments",
+    }
 
 
 def test_secrets_are_reachable_in_the_own_namespace_alone(defaults: list[Object]) -> None:

@@ -194,6 +194,7 @@ def test_rights_hold_everywhere_or_only_where_named(site: Site) -> None:
     assert where() == {"team-a"}
     assert site.allowed(OPERATOR, "list", "pods", NAMESPACE)
     assert not site.allowed(OPERATOR, "list", "pods")
+    assert site.allowed(OPERATOR, "watch", "modeldeployments.paddock.dev", NAMESPACE)
     assert not site.allowed(OPERATOR, "create", "pods", NAMESPACE)
 
 

@@ -92,6 +92,9 @@ def rights(role: Object) -> set[str]:
 
 
 def operator_rights(values: Object | None = None) -> set[str]:
-    """Give all that the operator may do somewhere, to compare with the calls that it makes."""
+    """Give all that the operator may do somewhere, to compare with the calls that it makes.
+
+    With named namespaces the rights in those are in Roles of another name; give no `watchNamespaces` here.
+    """
     objects = render(values)
     return {right for kind in ("ClusterRole", "Role") for right in rights(named(objects, kind, "paddock-operator"))}

@@ -7,7 +7,7 @@ ones. The agents have none.
 {{- define "paddock.rules.namespaced" -}}
 - apiGroups: [paddock.dev]
   resources: [modeldeployments]
-  verbs: [get, list, watch]
+  verbs: [list, watch]
 - apiGroups: [paddock.dev]
   resources: [modeldeployments/status]
   verbs: [patch]
@@ -24,13 +24,13 @@ ones. The agents have none.
   verbs: [patch]
 - apiGroups: [""]
   resources: [services]
-  verbs: [get, list, create, patch, delete]
+  verbs: [get, create]
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
   verbs: [get, create, delete]
 - apiGroups: [""]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [create]
 {{- end }}
 
 {{/* On objects without namespace. */}}
@@ -40,17 +40,17 @@ ones. The agents have none.
   verbs: [get, list, watch, create, delete]
 - apiGroups: [paddock.dev]
   resources: [gpus/status]
-  verbs: [update, patch]
+  verbs: [update]
 - apiGroups: [""]
   resources: [nodes]
-  verbs: [get, list, watch]
+  verbs: [list, watch]
 # the volumes through which servers read model roots
 - apiGroups: [""]
   resources: [persistentvolumes]
   verbs: [get, list, create, delete]
 - apiGroups: [node.k8s.io]
   resources: [runtimeclasses]
-  verbs: [get, list]
+  verbs: [list]
 {{- end }}
 
 {{/* In its own namespace. */}}
@@ -70,5 +70,11 @@ ones. The agents have none.
 # where the agents are
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch]
+  verbs: [list, watch]
+# its watches cover every kind in every namespace that it looks at; what it finds here is not served
+{{- if .Values.watchNamespaces }}
+- apiGroups: [paddock.dev]
+  resources: [modeldeployments]
+  verbs: [list, watch]
+{{- end }}
 {{- end }}
