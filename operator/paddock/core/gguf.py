@@ -52,10 +52,13 @@ _U64: Final = struct.Struct("<Q")
 
 
 class GgufError(Exception):
-    """The file cannot be used: `kind` is a reason of the vocabulary, `offset` the byte where it went wrong."""
+    """The file cannot be used: `kind` is a reason of the vocabulary, `offset` the byte where it went wrong.
 
-    def __init__(self, kind: FaultKind, message: str, offset: int) -> None:
-        super().__init__(f"{message} (at byte {offset})")
+    offset is None where the header is well-formed but describes what cannot be served.
+    """
+
+    def __init__(self, kind: FaultKind, message: str, offset: int | None = None) -> None:
+        super().__init__(message if offset is None else f"{message} (at byte {offset})")
         self.kind: FaultKind = kind
         self.message = message
         self.offset = offset

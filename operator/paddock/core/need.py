@@ -46,6 +46,7 @@ SLACK: Final = 64 * MIB
 HOST_PROCESS: Final = 300 * MIB
 """Bytes of host memory for the server process: code, libraries, threads, HTTP, tokenizer."""
 
+_MOST: Final = 2**58
 _F16: Final = 2
 _F32: Final = 4
 _INDEX_SCRATCH: Final = 20 * 1024
@@ -117,29 +118,28 @@ def need(summary: HeaderSummary, serving: ServingSpec, *, gpu: bool, backend: st
     never need less.
     """
     shape = _Shape.of(summary, serving)
+    flash = _flash(summary, serving, backend if gpu else "CPU")
     kv = _cache(summary, serving, shape) + shape.slots * summary.recurrent_state_bytes
     compute = _compute(summary, serving, shape, gpu=gpu, backend=backend)
-    flash = _flash(summary, serving, backend if gpu else "CPU")
-    inputs = _input_bytes(summary, shape, flash=flash, quantized=_quantized(serving)) + _F32 * summary.vocabulary * max(
-        shape.outputs, shape.slots
-    )
-    outputs = summary.layer_tensors.bytes + summary.output_tensors.bytes
+    inputs = _input_bytes(summary, shape, flash=flash, quantized=_quantized(serving))
+    inputs += _F32 * summary.vocabulary * max(shape.outputs, shape.slots)
+    weights = summary.layer_tensors.bytes + summary.output_tensors.bytes
     if not gpu:
         return MemoryNeed(
-            host_weights=summary.input_tensors.bytes + outputs,
-            host_kv=kv,
-            host_compute=compute + inputs,
+            host_weights=_believed(summary.input_tensors.bytes + weights),
+            host_kv=_believed(kv),
+            host_compute=_believed(compute + inputs),
             host_process=HOST_PROCESS,
         )
     tensors = summary.layer_tensors.count + summary.output_tensors.count
     margin = OVERHEAD.get(backend or "", UNKNOWN_OVERHEAD) + tensors * TENSOR_PADDING
     return MemoryNeed(
-        device_weights=outputs,
-        device_kv=kv,
-        device_compute=compute,
-        device_margin=margin + max(SLACK, (outputs + kv + compute) // 100),
-        host_weights=summary.input_tensors.bytes,
-        host_compute=inputs,
+        device_weights=_believed(weights),
+        device_kv=_believed(kv),
+        device_compute=_believed(compute),
+        device_margin=_believed(margin + max(SLACK, (weights + kv + compute) // 100)),
+        host_weights=_believed(summary.input_tensors.bytes),
+        host_compute=_believed(inputs),
         host_process=HOST_PROCESS,
     )
 
@@ -299,6 +299,11 @@ def _per_layer(sizes: list[int], count: int) -> list[int]:
 
 def _round_up(size: int, step: int) -> int:
     return -(-size // step) * step
+
+
+def _believed(size: int) -> int:
+    """Cut what no machine has, so that sums stay within the API's 64 bits."""
+    return min(size, _MOST)
 
 
 def _said(size: int) -> str:

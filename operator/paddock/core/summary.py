@@ -74,7 +74,7 @@ class _Header:
 
     def __init__(self, parts: Sequence[GgufMetadata]) -> None:
         if not parts:
-            raise GgufError("ModelUnsupported", "no file was read", 0)
+            raise GgufError("ModelUnsupported", "no file was read")
         self.values = parts[0].values
         self.tensors = [tensor for part in parts for tensor in part.tensors]
         self.architecture = self._architecture()
@@ -82,8 +82,8 @@ class _Header:
         self.layer_count = self._layer_count()
 
     def fail(self, message: str) -> NoReturn:
-        """Raise a GgufError; offset 0, as the fault is in what the header says, not in how."""
-        raise GgufError("ModelUnsupported", message, 0)
+        """Raise a GgufError without an offset: the fault is in what the header says, not in how."""
+        raise GgufError("ModelUnsupported", message)
 
     def _architecture(self) -> str:
         architecture = self.text("general.architecture")
@@ -117,7 +117,7 @@ class _Header:
             self.fail("a tensor is in two files of the split model")
 
     def _layer_count(self) -> int:
-        count = self.number("block_count")
+        count = self.optional("block_count")
         if count is None or not 1 <= count <= MAX_LAYERS:
             self.fail(f"{self.architecture}.block_count is {count}, not between 1 and {MAX_LAYERS}")
         return count
