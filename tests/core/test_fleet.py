@@ -3,11 +3,11 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.builders import GIB, MIB, claim, device, fleet
 
 from paddock.api.gpu import GPUStatus
 from paddock.api.modeldeployment import Toleration
 from paddock.core.fleet import Device, Taint, device_of
+from support.builders import GIB, MIB, claim, device, fleet
 
 SIZES = st.integers(0, 80).map(lambda steps: steps * 256 * MIB)
 RESERVES = st.integers(0, 4).map(lambda steps: steps * 256 * MIB)

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.builders import GIB, GTX_1060, INTEL, MIB, RTX_4080, RTX_6000, claim, device, fleet, laptop
 
 from paddock.api.gpu import DeviceType
 from paddock.api.modeldeployment import AllowIntegrated, DeviceRef, Policy, Toleration
 from paddock.api.vocabulary import Reason, Verdict
 from paddock.core.fleet import Device, Fleet, Node, Taint
 from paddock.core.placement import Placement, Request, Unplaceable, names, place
+from support.builders import GIB, GTX_1060, INTEL, MIB, RTX_4080, RTX_6000, claim, device, fleet, laptop
 
 SMALL = Request(need=GIB)
 

@@ -37,7 +37,7 @@ ALLOWED: tuple[Argument, ...] = (
     Argument(("--top-k",), 1, "top-k sampling"),
     Argument(("--top-p",), 1, "top-p sampling"),
     Argument(("--min-p",), 1, "min-p sampling"),
-    Argument(("--typical",), 1, "locally typical sampling"),
+    Argument(("--typical", "--typical-p"), 1, "locally typical sampling"),
     Argument(("--repeat-last-n",), 1, "tokens considered for the repeat penalty"),
     Argument(("--repeat-penalty",), 1, "repeat penalty"),
     Argument(("--presence-penalty",), 1, "presence penalty"),

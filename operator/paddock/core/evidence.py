@@ -56,10 +56,10 @@ class Expected:
     description: str = ""
     host_weights: int = 0
     """Bytes of weights that belong in host memory: the token embeddings."""
-    device_weights: int = 0
-    """Bytes of weights that belong on the device; 0 when not known."""
     need: int = 0
     """Bytes reserved on the device."""
+    device_weights: int = 0
+    """Bytes of weights that belong on the device; 0 when not known."""
 
 
 @dataclass(frozen=True, slots=True)
