@@ -282,14 +282,11 @@ def test_a_log_with_missing_lines_is_never_believed_without_device_weights_and_c
         ),
         (
             (
-                "0.1.2.3 E ggml_backend_cuda_buffer_type_alloc_buffer: allocating 9000 MiB on device 0: cudaMalloc failed: "
+                "0.1.2.3 E ggml_backend_cuda_buffer_type_alloc_buffer: allocating 9 MiB: cudaMalloc failed: "
                 "out of memory\n0.1.2.4 E llama_model_load: error loading model: unable to allocate CUDA0 buffer\n"
             ),
             Reason.OUT_OF_MEMORY,
-            (
-                "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 9000 MiB on device 0: cudaMalloc failed: "
-                "out of memory"
-            ),
+            ("ggml_backend_cuda_buffer_type_alloc_buffer: allocating 9 MiB: cudaMalloc failed: out of memory"),
         ),
         (
             "0.1.2.3 E llama_init_from_model: failed to initialize the context: failed to allocate buffer for kv cache",
