@@ -224,9 +224,7 @@ def test_an_input_error_is_a_fault(root: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_short_reads_are_continued(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original = os.pread
-    monkeypatch.setattr(
-        headers.os, "pread", lambda descriptor, length, offset: original(descriptor, min(length, 7), offset)
-    )
+    monkeypatch.setattr(os, "pread", lambda descriptor, length, at: original(descriptor, min(length, 7), at))
     assert summary(writer.write_model(root / "tiny.gguf"), root).block_count == 2
 
 

@@ -250,7 +250,7 @@ OPTIONS = st.fixed_dictionaries(
 PARTS = ("device_weights", "device_kv", "device_compute", "device_margin", "host_weights", "host_kv", "host_compute")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.sampled_from(SUMMARIES), OPTIONS, st.booleans(), st.sampled_from(["CUDA", "Vulkan", None]))
 def test_more_never_needs_less(summary: HeaderSummary, options: dict[str, Any], gpu: bool, backend: str | None) -> None:
     def estimate(**changes: int) -> MemoryNeed:
