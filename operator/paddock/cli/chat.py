@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from paddock.api.modeldeployment import Mode
 from paddock.api.vocabulary import ConditionType
 from paddock.cli.access import JSON, find
+from paddock.cli.output import Output
 from paddock.cli.problem import ApiError, Problem
 from paddock.cli.reading import Model, model_of
-from paddock.cli.screen import Output
 from paddock.cli.target import Session
 
 PROXY = "/api/v1/namespaces/{namespace}/services/{name}:http/proxy/v1/chat/completions"
@@ -34,14 +34,14 @@ class Conversation:
         path = PROXY.format(namespace=self.session.namespace, name=self.name)
         try:
             answer = json.loads(await self.session.api.ask(path, body, self.headers))
-            message = answer["choices"][0]["message"]
+            back = content_of(answer["choices"][0]["message"])
         except ApiError as error:
             raise _explained(error, self.name) from error
-        except (ValueError, LookupError, TypeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise Problem(
                 f"{self.name} answered something that is no completion; see paddock logs {self.name}"
             ) from error
-        self.messages += [said, {"role": "assistant", "content": content_of(message)}]
+        self.messages += [said, {"role": "assistant", "content": back}]
         return dict(answer)
 
 

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from paddock.cli.access import GPUS
+from paddock.cli.output import Output
 from paddock.cli.reading import Gpu, gpus_of, listed
-from paddock.cli.screen import Output, Screen
+from paddock.cli.screen import Screen
 from paddock.cli.table import Cell, Column, Row
 from paddock.cli.target import Session
 from paddock.cli.words import clean, model_of, plural, size, size_of

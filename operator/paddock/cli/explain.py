@@ -9,9 +9,10 @@ from paddock.api.vocabulary import REASONS, ConditionType, Label, Reason, Verdic
 from paddock.cli.access import GPUS, JSON, Api, find
 from paddock.cli.explanation import Explanation, Now, Seen, explain, ranked, to_dict
 from paddock.cli.get import reason_of
+from paddock.cli.output import Output
 from paddock.cli.problem import ApiError, Problem
 from paddock.cli.reading import Model, gpus_of, model_of
-from paddock.cli.screen import Output, Screen
+from paddock.cli.screen import Screen
 from paddock.cli.table import Cell, Column, Row
 from paddock.cli.target import Session
 from paddock.cli.words import age, clean, size

@@ -6,9 +6,9 @@ from datetime import datetime
 from paddock.api.modeldeployment import PlacedDevice
 from paddock.api.vocabulary import ConditionType
 from paddock.cli.access import GPUS, deployments_path, find
+from paddock.cli.output import Output
 from paddock.cli.problem import ApiError, Problem
 from paddock.cli.reading import Gpu, Model, bare, gpus_of, listed, model_of
-from paddock.cli.screen import Output
 from paddock.cli.table import Cell, Column, Row
 from paddock.cli.target import Session
 from paddock.cli.words import age, size

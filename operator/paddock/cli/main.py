@@ -11,8 +11,8 @@ import typer
 from typer.main import get_command
 
 from paddock import __version__
+from paddock.cli.output import Output, complain
 from paddock.cli.problem import ApiError, Problem, problem_of
-from paddock.cli.screen import Output, complain
 from paddock.cli.target import Environment, Session, Target, targeted
 
 DEBUG = "PADDOCK_DEBUG"
@@ -27,7 +27,8 @@ app = typer.Typer(
 )
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of a ModelDeployment.", show_default=False)]
-Form = Annotated[Output, typer.Option("--output", "-o", help="Form of the output.")]
+Form = Annotated[Output, typer.Option("--output", "-o", metavar="|".join(Output), help="Form of the output.")]
+ShortForm = Annotated[Output, typer.Option("--output", "-o", metavar="table|json|yaml", help="Form of the output.")]
 
 
 @app.command()
@@ -43,7 +44,7 @@ def devices(target: Target, output: Form = Output.TABLE) -> None:
 @targeted
 def get(
     target: Target,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only this one.", show_default=False)] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Only this one.", show_default=False)] = None,
     everywhere: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Those of every namespace.")] = False,
     output: Form = Output.TABLE,
 ) -> None:
@@ -58,9 +59,11 @@ def get(
 def explain(
     target: Target,
     name: Name,
-    replica: Annotated[int | None, typer.Option(min=0, help="Judge the GPUs for this replica, from 0.")] = None,
+    replica: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Judge the GPUs for this replica, from 0.")
+    ] = None,
     brief: Annotated[bool, typer.Option("--brief", help="Only the sentence that says why.")] = False,
-    output: Form = Output.TABLE,
+    output: ShortForm = Output.TABLE,
 ) -> None:
     """Say why a model is on its GPU, or why it has none; with the verdict on every GPU."""
     from paddock.cli.explain import explained
@@ -74,9 +77,11 @@ def logs(
     target: Target,
     name: Name,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines are written.")] = False,
-    replica: Annotated[int | None, typer.Option(min=0, help="Only this replica, from 0; by default all.")] = None,
+    replica: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Only this replica, from 0; by default all.")
+    ] = None,
     previous: Annotated[bool, typer.Option("--previous", "-p", help="Of the container that ended before.")] = False,
-    tail: Annotated[int | None, typer.Option(min=0, help="Only so many last lines.")] = None,
+    tail: Annotated[int | None, typer.Option(min=0, metavar="N", help="Only so many last lines.")] = None,
 ) -> None:
     """Show what the servers of a model write."""
     from paddock.cli.logs import logs as work
@@ -91,13 +96,17 @@ def chat(
     name: Name,
     prompt: Annotated[
         str | None,
-        typer.Argument(metavar="[PROMPT]", help="What to say; without it a conversation.", show_default=False),
+        typer.Argument(metavar="PROMPT", help="What to say; without it a conversation.", show_default=False),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The server's whole answer.")] = False,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 512,
+    max_tokens: Annotated[int, typer.Option(min=1, metavar="N", help="Longest answer, in tokens.")] = 512,
     api_key: Annotated[
         str | None,
-        typer.Option(envvar="PADDOCK_API_KEY", help="Key that the server asks for; by default read from its Secret."),
+        typer.Option(
+            envvar="PADDOCK_API_KEY",
+            metavar="KEY",
+            help="Key that the server asks for; by default read from its Secret.",
+        ),
     ] = None,
 ) -> None:
     """Talk to a model through the API server, by Chat Completions."""
@@ -112,7 +121,7 @@ def restart(
     target: Target,
     name: Name,
     wait: Annotated[bool, typer.Option("--wait", help="Until every new server is Ready.")] = False,
-    timeout: Annotated[float, typer.Option(min=1, help="Longest wait, in seconds.")] = 900,
+    timeout: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="Longest wait, in seconds.")] = 900,
 ) -> None:
     """Replace the servers of a model, one at a time."""
     from paddock.cli.restart import restart as work
@@ -133,7 +142,7 @@ def crds() -> None:
 def version(
     target: Target,
     client: Annotated[bool, typer.Option("--client", help="Do not ask the cluster.")] = False,
-    output: Form = Output.TABLE,
+    output: ShortForm = Output.TABLE,
 ) -> None:
     """Print the versions of this program and of the operator."""
     if client:

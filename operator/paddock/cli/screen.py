@@ -1,27 +1,17 @@
 """Where output goes: coloured and cut to width in a terminal, plain and whole in a pipe; JSON and YAML as they are."""
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from rich.console import Console
 from rich.text import Text
 
+from paddock.cli.output import Output
 from paddock.cli.table import Column, Row, render
 
-NARROWEST = 20
+NARROWEST = 8
 """Columns that a paragraph is given in however narrow a terminal."""
-
-
-class Output(StrEnum):
-    """Forms of output."""
-
-    TABLE = "table"
-    WIDE = "wide"
-    JSON = "json"
-    YAML = "yaml"
 
 
 @dataclass(frozen=True)
@@ -78,8 +68,3 @@ class Screen:
 
 def _text(text: str | Text) -> Text:
     return text if isinstance(text, Text) else Text(text)
-
-
-def complain(message: str) -> None:
-    """Tell what went wrong, in one line on stderr."""
-    sys.stderr.write(f"error: {' '.join(message.split())}\n")

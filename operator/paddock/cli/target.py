@@ -1,24 +1,31 @@
 """The options that every command shares, and what they lead to: a connection, a namespace, a screen."""
 
-import asyncio
 import functools
 import inspect
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Concatenate, ParamSpec
 
 import typer
 
 from paddock.cli.access import Api, Connect, connect
 from paddock.cli.kubeconfig import namespace_of
-from paddock.cli.screen import Screen
+
+if TYPE_CHECKING:
+    from paddock.cli.screen import Screen
 
 P = ParamSpec("P")
 
 
 def _clock() -> datetime:
     return datetime.now(UTC)
+
+
+def _screen() -> "Screen":
+    from paddock.cli.screen import Screen  # noqa: PLC0415 start-up time
+
+    return Screen.of_process()
 
 
 @dataclass(frozen=True)
@@ -28,7 +35,7 @@ class Environment:
     connect: Connect = connect
     namespace_of: Callable[[str | None, str | None], str] = namespace_of
     clock: Callable[[], datetime] = _clock
-    screen: Screen = field(default_factory=Screen.of_process)
+    screen: Callable[[], "Screen"] = _screen
 
 
 @dataclass(frozen=True)
@@ -37,7 +44,7 @@ class Session:
 
     api: Api
     namespace: str
-    screen: Screen
+    screen: "Screen"
     now: Callable[[], datetime]
 
 
@@ -50,35 +57,42 @@ class Target:
     context: str | None
     kubeconfig: str | None
 
-    @property
-    def screen(self) -> Screen:
-        """Standard output."""
-        return self.environment.screen
-
     def run(self, work: Callable[[Session], Awaitable[None]]) -> None:
         """Connect and do the work."""
+        import asyncio  # noqa: PLC0415 start-up time
+
         asyncio.run(self._run(work))
 
     async def _run(self, work: Callable[[Session], Awaitable[None]]) -> None:
         found = self.environment.namespace_of(self.kubeconfig, self.context)
         async with self.environment.connect(self.kubeconfig, self.context) as api:
-            session = Session(api, self.namespace or found, self.environment.screen, self.environment.clock)
+            session = Session(api, self.namespace or found, self.environment.screen(), self.environment.clock)
             await work(session)
 
 
 _PANEL = "Which cluster"
 Namespace = Annotated[
     str | None,
-    typer.Option("--namespace", "-n", help="Namespace; by default the context's.", rich_help_panel=_PANEL),
+    typer.Option(
+        "--namespace", "-n", metavar="NAME", help="Namespace; by default the context's.", rich_help_panel=_PANEL
+    ),
 ]
 Context = Annotated[
     str | None,
-    typer.Option("--context", help="Context of the kubeconfig; by default the current one.", rich_help_panel=_PANEL),
+    typer.Option(
+        "--context",
+        metavar="NAME",
+        help="Context of the kubeconfig; by default the current one.",
+        rich_help_panel=_PANEL,
+    ),
 ]
 Kubeconfig = Annotated[
     str | None,
     typer.Option(
-        "--kubeconfig", help="Kubeconfig file; by default $KUBECONFIG, then ~/.kube/config.", rich_help_panel=_PANEL
+        "--kubeconfig",
+        metavar="FILE",
+        help="Kubeconfig file; by default $KUBECONFIG, then ~/.kube/config.",
+        rich_help_panel=_PANEL,
     ),
 ]
 _SHARED = (("namespace", Namespace), ("context", Context), ("kubeconfig", Kubeconfig))

@@ -4,8 +4,8 @@ from typing import Any
 
 from paddock.api.vocabulary import Label
 from paddock.cli.access import JSON
+from paddock.cli.output import Output
 from paddock.cli.problem import ApiError
-from paddock.cli.screen import Output
 from paddock.cli.target import Session
 
 VERSION_LABEL = "app.kubernetes.io/version"
