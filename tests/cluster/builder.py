@@ -61,17 +61,12 @@ class Builder:
         with tempfile.TemporaryDirectory(prefix="paddock-image-") as context:
             self._fill(recipe, Path(context))
             self._run_build(recipe, Path(context), tag)
-        self._buildah("push", "--format", "oci", "--disable-compression", tag, self._target(recipe.name))
-        built = self.layout.find(recipe.name)
-        if built is None:
-            raise ClusterError(f"buildah pushed {recipe.name}, but it is not there")
+        self._buildah("push", "--format", "oci", tag, f"oci:{self.layout.folder}:{recipe.name}")
+        built = self.layout.unpack(recipe.name)
         self._records.mkdir(exist_ok=True)
         record.write_text(json.dumps({"key": key, "digest": built.digest}))
         say(f"  {recipe.name} built in {time.monotonic() - began:.1f} s")
         return built
-
-    def _target(self, name: str) -> str:
-        return f"oci:{self.layout.folder}:{name}"
 
     def _key(self, recipe: Recipe) -> str:
         total = hashlib.sha256()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import json
+import shutil
 import tarfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -36,6 +38,30 @@ class Layout:
             if each.get("annotations", {}).get("org.opencontainers.image.ref.name") == tag:
                 return Manifest(each["digest"], each["size"])
         return None
+
+    def unpack(self, tag: str) -> Manifest:
+        """Store the layers of the image just pushed under `tag` uncompressed, and return its new manifest.
+
+        buildah compresses whatever it pushes, but skips a layer that is there under the digest of its plain form: so only
+        layers that are really new cost time at the next push.
+        """
+        pushed = self.find(tag)
+        if pushed is None:
+            raise KeyError(tag)
+        content = self.read(pushed.digest)
+        plain = self.read(content["config"]["digest"])["rootfs"]["diff_ids"]
+        for layer, digest in zip(content["layers"], plain, strict=True):
+            if layer["digest"] != digest:
+                with gzip.open(self.blob(layer["digest"])) as source, self.blob(digest).open("wb") as target:
+                    shutil.copyfileobj(source, target)
+            layer |= {"mediaType": _LAYER, "digest": digest, "size": self.blob(digest).stat().st_size}
+        manifest = self._write(json.dumps(content).encode())
+        index = json.loads((self.folder / "index.json").read_text())
+        for each in index["manifests"]:
+            if each["digest"] == pushed.digest:
+                each |= {"digest": manifest.digest, "size": manifest.size}
+        (self.folder / "index.json").write_text(json.dumps(index))
+        return manifest
 
     def blob(self, digest: str) -> Path:
         """Return the file of a blob."""

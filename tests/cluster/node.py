@@ -49,6 +49,8 @@ runtime_type = "io.containerd.runc.v2"
 BinaryName = "{runc}"
 SystemdCgroup = false
 """
+_TOOLKIT = "/run/pretend-toolkit"
+"""Mounted by the runtime class nvidia alone; without it the pretend NVIDIA cards stay hidden, as real ones would."""
 _SPACE = """\
 set -e
 mount --make-rprivate /
@@ -162,11 +164,20 @@ class NodeRunner:
         self._credentials.issue(node.name, f"/O=system:nodes/CN={user}")
         self._credentials.kubeconfig(node.name, node.folder / "kubeconfig")
         config = _CONTAINERD.format(folder=node.folder, socket=node.socket, pause=PAUSE_IMAGE)
-        # On these nodes the vendor's runtime has nothing to add: the pretend GPUs are in the image.
-        config += "".join(_RUNTIME.format(name=name, runc="/usr/sbin/runc") for name in ("runc", "nvidia"))
+        config += "".join(_RUNTIME.format(name=name, runc="/usr/sbin/runc") for name in ("nvidia", "runc"))
+        # What the vendor's runtime adds to a container: here only the sign that it was there.
+        config = config.replace('runtimes.nvidia]\n', f'runtimes.nvidia]\nbase_runtime_spec = "{self._nvidia_spec()}"\n')
         (node.folder / "containerd.toml").write_text(config)
         (node.folder / "cni" / "10-pods.conflist").write_text(json.dumps(self._network(), indent=1))
         (node.folder / "kubelet.yaml").write_text(json.dumps(self._kubelet(), indent=1))
+
+    def _nvidia_spec(self) -> Path:
+        sign, file = self.node.folder / "toolkit", self.node.folder / "nvidia-spec.json"
+        sign.write_text("pretend\n")
+        spec = json.loads(host.run(self._programs.containerd / "ctr", "oci", "spec"))
+        spec["mounts"].append({"destination": _TOOLKIT, "type": "bind", "source": str(sign), "options": ["bind", "ro"]})
+        file.write_text(json.dumps(spec))
+        return file
 
     def _network(self) -> dict[str, object]:
         ranges = [[{"subnet": self.node.subnet, "gateway": self.node.address}]]

@@ -8,4 +8,5 @@ import time
 
 def say(text: str) -> None:
     """Print one line of progress on standard error."""
-    print(time.strftime("%H:%M:%S"), text, file=sys.stderr, flush=True)  # noqa: T201 - this is a command-line tool
+    sys.stderr.write(f"{time.strftime('%H:%M:%S')} {text}\n")  # one write: lines of two threads stay whole
+    sys.stderr.flush()

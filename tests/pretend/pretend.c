@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MIB ((size_t) 1 << 20)
 #define TEXT_MAX 16384
@@ -110,6 +111,7 @@ void pretend_read(struct pretend_machine *machine) {
     memset(machine, 0, sizeof *machine);
     const char *given = getenv("PADDOCK_PRETEND_GPUS");
     char *text = given && strchr(given, '=') ? strdup(given) : read_file(given && *given ? given : "/etc/pretend-gpus");
+    machine->toolkit = given || !access("/run/pretend-toolkit", F_OK);
     if (text) read_cards(machine, text);
     free(text);
     const char *path = getenv("PADDOCK_PRETEND_LIES");
@@ -154,7 +156,7 @@ static bool number(const char *text, unsigned long *value) {
 
 int pretend_injected(const struct pretend_machine *machine, size_t order[PRETEND_MAX]) {
     const char *asked = getenv("NVIDIA_VISIBLE_DEVICES");
-    if (!asked || !*asked || !strcmp(asked, "void")) return -1;
+    if (!asked || !*asked || !strcmp(asked, "void") || !machine->toolkit) return -1;
     if (!strcmp(asked, "none")) return 0;
     size_t all[PRETEND_MAX];
     int have = 0, count = 0;

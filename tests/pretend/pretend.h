@@ -37,6 +37,7 @@ struct pretend_machine {
     struct pretend_card card[PRETEND_MAX];
     size_t              cards;
     char                driver[32];
+    bool                toolkit;       // the container was started by the runtime class for NVIDIA, or this is a unit test
     int                 cuda_version;  // 1000 * major + 10 * minor, as CUDA writes it
 };
 
