@@ -158,6 +158,14 @@ def test_recurrent_state_is_per_slot_and_independent_of_context() -> None:
     assert on_device(summary, parallel=3).device_kv == 3 * one
 
 
+def test_checkpoints_are_kept_in_host_memory() -> None:
+    for gpu in (True, False):
+        without, found = (need(GEMMA, serving(parallel=2), gpu=gpu, checkpoints=count) for count in (0, 8))
+        assert found.host_bytes - without.host_bytes == 8 * 2 * 15 * MIB
+        assert found.device_bytes == without.device_bytes
+    assert need(summary_of(LLAMA_8B), serving(), gpu=True, checkpoints=8).host_kv == 0  # it can be cut anywhere
+
+
 def test_an_encoder_needs_no_cache() -> None:
     assert on_device(summary_of(Model("bert", tied=True)), mode="Embedding").device_kv == 0
 

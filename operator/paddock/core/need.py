@@ -70,7 +70,7 @@ class MemoryNeed:
     host_weights: int = 0
     """Token embeddings, or the whole model on the CPU."""
     host_kv: int = 0
-    """Cache and state on the CPU."""
+    """Cache and state on the CPU, and checkpoints of windowed caches and states."""
     host_compute: int = 0
     """Compute buffer, inputs and logits in host memory."""
     host_process: int = 0
@@ -110,11 +110,14 @@ class MemoryNeed:
         return f"needs {_said(self.host_bytes)} of host memory (estimate: {parts})"
 
 
-def need(summary: HeaderSummary, serving: ServingSpec, *, gpu: bool, backend: str | None = None) -> MemoryNeed:
+def need(
+    summary: HeaderSummary, serving: ServingSpec, *, gpu: bool, backend: str | None = None, checkpoints: int = 0
+) -> MemoryNeed:
     """Estimate what one replica needs.
 
     gpu says whether the model is on a device or on the CPU. backend is ggml's name of the device's backend, for
-    example CUDA; without it the largest of each margin is taken. Larger contexts, more slots and wider cache types
+    example CUDA; without it the largest of each margin is taken. checkpoints is the server's --ctx-checkpoints: so
+    many copies of what each slot cannot recompute may be kept in host memory. Larger contexts, batches and more slots
     never need less.
     """
     shape = _Shape.of(summary, serving)
@@ -124,10 +127,12 @@ def need(summary: HeaderSummary, serving: ServingSpec, *, gpu: bool, backend: st
     inputs = _input_bytes(summary, shape, flash=flash, quantized=_quantized(serving))
     inputs += _F32 * summary.vocabulary * max(shape.outputs, shape.slots)
     weights = summary.layer_tensors.bytes + summary.output_tensors.bytes
+    kept = checkpoints * shape.slots * summary.recurrent_state_bytes
+    kept += checkpoints * _cache(summary, serving, shape, only_windowed=True)
     if not gpu:
         return MemoryNeed(
             host_weights=_believed(summary.input_tensors.bytes + weights),
-            host_kv=_believed(kv),
+            host_kv=_believed(kv + kept),
             host_compute=_believed(compute + inputs),
             host_process=HOST_PROCESS,
         )
@@ -139,6 +144,7 @@ def need(summary: HeaderSummary, serving: ServingSpec, *, gpu: bool, backend: st
         device_compute=_believed(compute),
         device_margin=_believed(margin + max(SLACK, (weights + kv + compute) // 100)),
         host_weights=_believed(summary.input_tensors.bytes),
+        host_kv=_believed(kept),
         host_compute=_believed(inputs),
         host_process=HOST_PROCESS,
     )
@@ -181,8 +187,8 @@ class _Shape:
         return cls(slots, cells, window, tokens, outputs)
 
 
-def _cache(summary: HeaderSummary, serving: ServingSpec, shape: _Shape) -> int:
-    """Bytes of the key and value cache of all slots."""
+def _cache(summary: HeaderSummary, serving: ServingSpec, shape: _Shape, *, only_windowed: bool = False) -> int:
+    """Bytes of the key and value cache of all slots, or of its windowed layers."""
     key_type, value_type = type_called(serving.cache_type_k.value), type_called(serving.cache_type_v.value)
     heads = _per_layer(summary.head_count_kv, summary.block_count)
     sliding = _per_layer([int(flag) for flag in summary.sliding_layers], summary.block_count)
@@ -191,7 +197,7 @@ def _cache(summary: HeaderSummary, serving: ServingSpec, shape: _Shape) -> int:
     widest = max((value * count for (_, value), count in zip(widths, heads, strict=True)), default=0)
     total = 0
     for (key, value), count, windowed in zip(widths, heads, sliding, strict=True):
-        if not count:
+        if not count or (only_windowed and not windowed):
             continue
         cells = (shape.window_cells if windowed else shape.cells) * shape.slots
         total += key_type.row(key * count) * cells
