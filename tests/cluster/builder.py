@@ -1,7 +1,5 @@
 """Builds images from their Dockerfiles with buildah, and only those whose inputs changed."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil
@@ -104,7 +102,14 @@ class Builder:
 
     def _buildah(self, *argv: str) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        storage = ("--root", str(self._folder / "storage"), "--runroot", str(self._folder / "run"), "--storage-driver", "overlay")
+        storage = (
+            "--root",
+            str(self._folder / "storage"),
+            "--runroot",
+            str(self._folder / "run"),
+            "--storage-driver",
+            "overlay",
+        )
         done = subprocess.run(("buildah", *storage, *argv), capture_output=True, text=True, check=False)
         if done.returncode:
             raise ClusterError(f"buildah {argv[0]} failed:\n{(done.stdout + done.stderr)[-4000:]}")

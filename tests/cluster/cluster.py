@@ -1,7 +1,5 @@
 #!/usr/bin/env python3
-"""A real Kubernetes cluster on this one machine: the command-line tool. Needs root and nothing but Python and Debian."""
-
-from __future__ import annotations
+"""A real Kubernetes cluster on this one machine: the command-line tool. Needs root, Python 3.11 and Debian."""
 
 import argparse
 import signal

@@ -1,7 +1,5 @@
 """etcd, API server, controller manager, scheduler and the service proxy: how each is started."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -46,7 +44,7 @@ class ControlPlane:
         return host.run(kubectl, "--kubeconfig", self.kubeconfig, "get", "--raw=/readyz", check=False) == "ok"
 
     def start_proxy(self, node_name: str) -> None:
-        """Start the service proxy; one serves all nodes, since they share the machine's network. The node must exist."""
+        """Start the service proxy; one serves all nodes, since they share a network. The node must exist."""
         config = {
             "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
             "kind": "KubeProxyConfiguration",
@@ -102,7 +100,7 @@ class ControlPlane:
             f"--service-account-signing-key-file={pki / 'service-accounts.key'}",
             f"--kubelet-client-certificate={pki / 'kubelet-client.crt'}",
             f"--kubelet-client-key={pki / 'kubelet-client.key'}",
-            "--kubelet-preferred-address-types=InternalIP",  # node names have no DNS entry here
+            "--kubelet-preferred-address-types=InternalIP",  # node names are in no DNS
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction",
             "--allow-privileged=true",

@@ -1,7 +1,5 @@
 """Keys, certificates and kubeconfigs of the local cluster, made with openssl, good for a year."""
 
-from __future__ import annotations
-
 import base64
 import json
 from pathlib import Path
@@ -37,7 +35,9 @@ class Credentials:
         self.folder.chmod(0o700)
         self._config.write_text("[req]\ndistinguished_name=name\n[name]\n")  # else the system's own extensions get in
         if not (self.folder / "ca.crt").exists():
-            self._request("ca", "/CN=local-cluster", "basicConstraints=critical,CA:TRUE", "keyUsage=critical,keyCertSign")
+            self._request(
+                "ca", "/CN=local-cluster", "basicConstraints=critical,CA:TRUE", "keyUsage=critical,keyCertSign"
+            )
         if not (self.folder / "service-accounts.pub").exists():
             key = self.folder / "service-accounts.key"
             run("openssl", "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", key)
@@ -93,7 +93,20 @@ class Credentials:
         added = [word for extension in extensions for word in ("-addext", extension)]
         target = self.folder / f"{name}.crt"
         run(
-            *("openssl", "req", "-x509", "-config", str(self._config), "-days", "365", "-subj", subject, *_KEY, *signer, *added),
+            *(
+                "openssl",
+                "req",
+                "-x509",
+                "-config",
+                str(self._config),
+                "-days",
+                "365",
+                "-subj",
+                subject,
+                *_KEY,
+                *signer,
+                *added,
+            ),
             *("-keyout", str(self.folder / f"{name}.key"), "-out", str(target) + ".new"),
         )
         Path(str(target) + ".new").rename(target)

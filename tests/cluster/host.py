@@ -1,6 +1,4 @@
-"""What the cluster borrows from the machine: bridges, routes, kernel settings, cgroups, mount points; and giving it back."""
-
-from __future__ import annotations
+"""What the cluster borrows from the machine (bridges, routes, settings, cgroups, folders), and giving it back."""
 
 import contextlib
 import json
@@ -19,7 +17,11 @@ OURS = "paddock"
 """Every process of the cluster, pods included, is below this cgroup: that is how all of them are found again."""
 FIREWALL = "paddock_cluster"
 
-_WANTED = {"net.ipv4.ip_forward": "1", "net.bridge.bridge-nf-call-iptables": "1", "fs.inotify.max_user_instances": "1024"}
+_WANTED = {
+    "net.ipv4.ip_forward": "1",
+    "net.bridge.bridge-nf-call-iptables": "1",
+    "fs.inotify.max_user_instances": "1024",
+}
 # The kubelet and kube-proxy set these themselves.
 _TOUCHED = (
     "vm.overcommit_memory",
@@ -71,7 +73,9 @@ def borrow(state: Path) -> None:
     """Note kernel settings and missing folders in the state folder, once, and make them as the cluster needs them."""
     note = state / "borrowed.json"
     if not note.exists():
-        settings = {name: _setting(name).read_text().strip() for name in (*_WANTED, *_TOUCHED) if _setting(name).exists()}
+        settings = {
+            name: _setting(name).read_text().strip() for name in (*_WANTED, *_TOUCHED) if _setting(name).exists()
+        }
         made = [str(folder) for point in _MOUNT_POINTS for folder in _missing(Path(point))]
         note.write_text(json.dumps({"settings": settings, "made": sorted(set(made), key=len)}, indent=1))
     for name, value in _WANTED.items():

@@ -1,10 +1,8 @@
 """Which images the cluster needs, under which names, and how they come to the nodes.
 
-The names are those that the product uses, so it renders nothing special here; only the images behind them differ from the
-public ones: they hold pretend GPUs, each node's image those of that node.
+The names are those that the product uses, so it renders nothing special here; only the images behind them differ from
+the public ones: they hold pretend GPUs, each node's image those of that node.
 """
-
-from __future__ import annotations
 
 import hashlib
 import json
@@ -26,11 +24,22 @@ from cluster.settings import HERE, PAUSE_IMAGE, REPOSITORY, Programs
 BASE_TAG = "docker.io/library/debian:bookworm-slim"
 _PRETEND = REPOSITORY / "tests" / "pretend"
 _BASE_COMMAND = (
-    *("mmdebstrap", "--quiet", "--variant=minbase", "--include=python3,python3-venv,ca-certificates,libgomp1,libssl3,libstdc++6"),
+    *(
+        "mmdebstrap",
+        "--quiet",
+        "--variant=minbase",
+        "--include=python3,python3-venv,ca-certificates,libgomp1,libssl3,libstdc++6",
+    ),
     *(f"--dpkgopt=path-exclude=/usr/share/{each}/*" for each in ("doc", "man", "info", "locale", "lintian")),
     "bookworm",
 )
-_PYTHON = ("--only-binary=:all:", "--implementation=cp", "--python-version=3.11", "--platform=manylinux_2_28_x86_64", "--platform=manylinux2014_x86_64")
+_PYTHON = (
+    "--only-binary=:all:",
+    "--implementation=cp",
+    "--python-version=3.11",
+    "--platform=manylinux_2_28_x86_64",
+    "--platform=manylinux2014_x86_64",
+)
 
 
 def paddock_version() -> str:
@@ -100,7 +109,9 @@ class Images:
 
     def _import(self, runner: NodeRunner, images: dict[str, Manifest], have: set[str]) -> None:
         command = runner.ctr("images", "import", "--local", "-")
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as importing:
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        ) as importing:
             if importing.stdin is None or importing.stdout is None:
                 raise ClusterError("no pipe to ctr")
             try:
@@ -116,7 +127,9 @@ class Images:
         def prepare(context: Path) -> None:
             run(*_BASE_COMMAND, context / "root.tar")
 
-        return Recipe("base", HERE / "base.Dockerfile", prepare=prepare, inputs=_BASE_COMMAND, tag=BASE_TAG, usual_seconds=90)
+        return Recipe(
+            "base", HERE / "base.Dockerfile", prepare=prepare, inputs=_BASE_COMMAND, tag=BASE_TAG, usual_seconds=90
+        )
 
     def _pause(self) -> Recipe:
         source = HERE / "pause" / "pause.c"
@@ -134,7 +147,9 @@ class Images:
         return Recipe("server", REPOSITORY / "images" / "server.Dockerfile", sources, base="base", usual_seconds=15)
 
     def _pretend(self, stage: str) -> Recipe:
-        sources = {f"source/{file.name}": file for file in sorted(_PRETEND.glob("*.[ch]"))} | {"source/build.sh": _PRETEND / "build.sh"}
+        sources = {f"source/{file.name}": file for file in sorted(_PRETEND.glob("*.[ch]"))} | {
+            "source/build.sh": _PRETEND / "build.sh"
+        }
 
         def prepare(context: Path) -> None:
             run(context / "source" / "build.sh", self._programs.llama, context / "out")
@@ -159,7 +174,19 @@ def _with_wheels(cache: Path, requirements: Path, name: str) -> Callable[[Path],
         if not wheels.is_dir():
             say(f"  downloading the packages of {requirements.name}")
             staged = wheels.with_suffix(".part")
-            run(sys.executable, "-m", "pip", "download", "-q", "--require-hashes", *_PYTHON, "-r", requirements, "-d", staged)
+            run(
+                sys.executable,
+                "-m",
+                "pip",
+                "download",
+                "-q",
+                "--require-hashes",
+                *_PYTHON,
+                "-r",
+                requirements,
+                "-d",
+                staged,
+            )
             staged.rename(wheels)
         target = context / "build" / "wheels" / name
         target.mkdir(parents=True)

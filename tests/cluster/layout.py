@@ -1,6 +1,4 @@
-"""Images as files: one OCI layout that all built images share, a layer put on top, a stream that containerd can import."""
-
-from __future__ import annotations
+"""Images as files: the OCI layout of all built images, a layer put on top, a stream that containerd can import."""
 
 import gzip
 import hashlib
@@ -42,8 +40,8 @@ class Layout:
     def unpack(self, tag: str) -> Manifest:
         """Store the layers of the image just pushed under `tag` uncompressed, and return its new manifest.
 
-        buildah compresses whatever it pushes, but skips a layer that is there under the digest of its plain form: so only
-        layers that are really new cost time at the next push.
+        buildah compresses whatever it pushes, but skips a layer that is there under the digest of its plain form: so
+        only layers that are really new cost time at the next push.
         """
         pushed = self.find(tag)
         if pushed is None:
@@ -115,7 +113,11 @@ class Layout:
     def prune(self, keep: Iterable[Manifest]) -> None:
         """Delete every blob that none of the images `keep` and none of the tags needs."""
         index = json.loads((self.folder / "index.json").read_text())["manifests"]
-        needed = {digest for each in (*keep, *(Manifest(i["digest"], i["size"]) for i in index)) for digest in self.blobs_of(each)}
+        needed = {
+            digest
+            for each in (*keep, *(Manifest(i["digest"], i["size"]) for i in index))
+            for digest in self.blobs_of(each)
+        }
         for file in (self.folder / "blobs" / "sha256").iterdir():
             if f"sha256:{file.name}" not in needed:
                 file.unlink()

@@ -1,12 +1,10 @@
 """The local cluster as a whole: up, down, what it is doing, one component or node ended and started again."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,7 +16,12 @@ from cluster.processes import ClusterError, Processes, wait_until
 from cluster.say import say
 from cluster.settings import HERE, Node, Programs, cache_folder, nodes_of, state_folder
 
-_RUNTIME_CLASS = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}, "handler": "nvidia"}
+_RUNTIME_CLASS = {
+    "apiVersion": "node.k8s.io/v1",
+    "kind": "RuntimeClass",
+    "metadata": {"name": "nvidia"},
+    "handler": "nvidia",
+}
 
 
 class LocalCluster:
@@ -76,7 +79,9 @@ class LocalCluster:
             host.borrow(self.state)
             host.connect_control_plane()
             self.control_plane.start()
-            runners = [NodeRunner(Node(number, self.state), self.programs, self.processes) for number in range(1, nodes + 1)]
+            runners = [
+                NodeRunner(Node(number, self.state), self.programs, self.processes) for number in range(1, nodes + 1)
+            ]
             for runner in runners:
                 runner.start()
             self._wait_for_nodes([runner.node.name for runner in runners])
@@ -120,11 +125,15 @@ class LocalCluster:
         """Wait until the API server is ready and the nodes that run are, too."""
         wait_until("API server ready", self.control_plane.ready, 60)
         names = {name for name in self.node_names() if self.node(name).running()}
+        for name in names:
+            self.node(name).wait_healthy()
         wait_until("nodes Ready", lambda: self._ready_nodes() >= names, 90)
 
     def status(self) -> list[tuple[str, str]]:
         """Return (program, "pid N" or "down") for every program."""
-        return [(name, f"pid {pid}" if (pid := self.processes.pid(name)) else "down") for name in self.processes.names()]
+        return [
+            (name, f"pid {pid}" if (pid := self.processes.pid(name)) else "down") for name in self.processes.names()
+        ]
 
     def _clear(self) -> None:
         nodes = nodes_of(self.state)
@@ -137,22 +146,29 @@ class LocalCluster:
                 shutil.rmtree(each) if each.is_dir() else each.unlink()
 
     def _wait_for_nodes(self, names: list[str]) -> None:
+        for name in names:
+            self.node(name).wait_healthy()
+
         def registered() -> bool:
             return bool(self.kubectl("get", "node", names[0], "-o", "name", check=False))
 
         wait_until(f"registration of {names[0]} (see {self.state}/nodes/{names[0]}/log)", registered, 60)
         self.control_plane.start_proxy("node1")
-        wait_until(f"{', '.join(names)} Ready (see {self.state}/nodes/*/log)", lambda: self._ready_nodes() >= set(names), 90)
+        wait_until(
+            f"{', '.join(names)} Ready (see {self.state}/nodes/*/log)", lambda: self._ready_nodes() >= set(names), 90
+        )
 
     def _ready_nodes(self) -> set[str]:
         listed = json.loads(self.kubectl("get", "nodes", "-o", "json", check=False) or '{"items": []}')["items"]
         return {
             node["metadata"]["name"]
             for node in listed
-            if any(each["type"] == "Ready" and each["status"] == "True" for each in node["status"].get("conditions", []))
+            if any(
+                each["type"] == "Ready" and each["status"] == "True" for each in node["status"].get("conditions", [])
+            )
         }
 
-    def _apply(self, *manifests: dict[str, object]) -> None:
+    def _apply(self, *manifests: Mapping[str, object]) -> None:
         file = self.state / "apply.json"
         file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests}))
         self.kubectl("apply", "-f", str(file))

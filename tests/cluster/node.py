@@ -1,12 +1,11 @@
 """One node: a mount namespace, containerd and a kubelet.
 
-The namespace is held by a process that only sleeps, so that it outlives kubelet and containerd: a node that is "down" keeps
-its pods' mounts, as a real one does. Folders whose paths are fixed in the kubelet, in containerd or in the product are bound
-to the node's own inside it.
+The namespace is held by a process that only sleeps, so that it outlives kubelet and containerd: a node that is "down"
+keeps its pods' mounts, as a real one does. Folders whose paths are fixed in the kubelet, in containerd or in the
+product are the node's own inside it.
 """
 
-from __future__ import annotations
-
+import http.client
 import json
 import signal
 import subprocess
@@ -84,6 +83,20 @@ class NodeRunner:
         """Tell whether kubelet and containerd both run."""
         return all(self._processes.pid(f"{self.node.name}-{each}") for each in ("containerd", "kubelet"))
 
+    def wait_healthy(self) -> None:
+        """Wait for the kubelet itself: its Node object goes on saying Ready for a while after it is gone."""
+        wait_until(f"kubelet of {self.node.name} (see {self.node.folder}/log)", self._kubelet_answers, 60)
+
+    def _kubelet_answers(self) -> bool:
+        connection = http.client.HTTPConnection("127.0.0.1", self.node.health_port, timeout=2)
+        try:
+            connection.request("GET", "/healthz")
+            return connection.getresponse().status == 200
+        except OSError:
+            return False
+        finally:
+            connection.close()
+
     def stop(self, *, with_pods: bool = False) -> None:
         """End kubelet and containerd as a crash would; the containers go on unless `with_pods`."""
         for each in ("kubelet", "containerd"):
@@ -130,7 +143,11 @@ class NodeRunner:
         wait_until(f"mounts of {self.node.name}", ready.exists, 10, every=0.01)
 
     def _own(self, point: str) -> Path:
-        return self.node.models if point.endswith("/models") else self.node.folder / "own" / point.strip("/").replace("/", "-")
+        return (
+            self.node.models
+            if point.endswith("/models")
+            else self.node.folder / "own" / point.strip("/").replace("/", "-")
+        )
 
     def _start_containerd(self) -> None:
         program = str(self._programs.containerd / "containerd")
@@ -166,7 +183,9 @@ class NodeRunner:
         config = _CONTAINERD.format(folder=node.folder, socket=node.socket, pause=PAUSE_IMAGE)
         config += "".join(_RUNTIME.format(name=name, runc="/usr/sbin/runc") for name in ("nvidia", "runc"))
         # What the vendor's runtime adds to a container: here only the sign that it was there.
-        config = config.replace('runtimes.nvidia]\n', f'runtimes.nvidia]\nbase_runtime_spec = "{self._nvidia_spec()}"\n')
+        config = config.replace(
+            "runtimes.nvidia]\n", f'runtimes.nvidia]\nbase_runtime_spec = "{self._nvidia_spec()}"\n'
+        )
         (node.folder / "containerd.toml").write_text(config)
         (node.folder / "cni" / "10-pods.conflist").write_text(json.dumps(self._network(), indent=1))
         (node.folder / "kubelet.yaml").write_text(json.dumps(self._kubelet(), indent=1))

@@ -1,10 +1,8 @@
 """Starts and ends the long-running programs of the cluster, each remembered by pid and start time.
 
-A record of every program lies in the state folder, so that another run of this tool can end or restart it. A pid alone is
-never trusted: it may have been given to a stranger in the meantime.
+A record of every program lies in the state folder, so that another run of this tool can end or restart it. A pid alone
+is never trusted: it may have been given to a stranger in the meantime.
 """
-
-from __future__ import annotations
 
 import json
 import os
@@ -13,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 
 class ClusterError(Exception):
@@ -118,9 +117,8 @@ class Processes:
             os.kill(pid, signal.SIGKILL)
             wait_until(f"end of {name} ({pid})", lambda: self.pid(name) is None, 10)
 
-    def _read(self, name: str) -> dict[str, object] | None:
+    def _read(self, name: str) -> Any:
         try:
-            record: dict[str, object] = json.loads((self._folder / f"{name}.json").read_text())
+            return json.loads((self._folder / f"{name}.json").read_text())
         except FileNotFoundError:
             return None
-        return record

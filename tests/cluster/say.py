@@ -1,7 +1,5 @@
 """Progress for the person who waits."""
 
-from __future__ import annotations
-
 import sys
 import time
 

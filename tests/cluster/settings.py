@@ -1,9 +1,8 @@
 """Where the local cluster keeps things, and which versions and addresses it uses.
 
-Two folders: the cache (built programs and images; survives the cluster) and the state (one running cluster; goes with it).
+Two folders: the cache (built programs and images; survives the cluster) and the state (one running cluster; goes with
+it).
 """
-
-from __future__ import annotations
 
 import os
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ SERVICE_NETWORK = "10.96.0.0/16"
 API_SERVICE_IP = "10.96.0.1"
 POD_NETWORK = "10.244.0.0/16"
 CONTROL_PLANE_IP = "10.244.255.1"
-"""The address that pods reach the API server on; it sits on a bridge of its own, since a node's bridge comes and goes."""
+"""Where pods reach the API server: on a bridge of its own, since a node's bridge comes and goes."""
 CONTROL_PLANE_BRIDGE = "pdk0"
 API_PORT = 6443
 ETCD_PORT = 2379

@@ -1,9 +1,8 @@
 """The local cluster itself: what every other end-to-end test builds upon."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -78,7 +77,9 @@ def models_volume(node: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def server(name: str, node: str, uuid: str, *, runtime_class: str | None = "nvidia") -> dict[str, Any]:
     """Return a restricted pod that serves the small model on the card `uuid` of `node`."""
-    arguments = "-m /models/gemma.gguf --alias gemma --port 8080 -dev CUDA0 -sm none -ngl all -fit off -c 512 -np 1 -t 2"
+    arguments = (
+        "-m /models/gemma.gguf --alias gemma --port 8080 -dev CUDA0 -sm none -ngl all -fit off -c 512 -np 1 -t 2"
+    )
     container = {
         "name": "server",
         "image": CUDA_IMAGE,
@@ -227,13 +228,20 @@ def test_pods_reach_each_other_by_address_and_by_service() -> None:
     run_server("source", "node1", RTX_4080)
     ports = [{"port": 80, "targetPort": 8080}]
     metadata = {"name": "target", "namespace": NAMESPACE}
-    apply({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"selector": {"app": "target"}, "ports": ports}})
+    apply(
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": metadata,
+            "spec": {"selector": {"app": "target"}, "ports": ports},
+        }
+    )
     for name in ("target", "source"):
-        eventually(f"readiness of {name}", lambda name=name: ready(name))
+        eventually(f"readiness of {name}", partial(ready, name))
     cluster_ip = get("service", "target", "-n", NAMESPACE)["spec"]["clusterIP"]
     addresses = (f"{pod('target')['status']['podIP']}:8080", f"{cluster_ip}:80")
     for address in (*addresses, "10.96.0.1:443"):
-        eventually(f"{address} from node1", lambda address=address: connects("source", address), 20)
+        eventually(f"{address} from node1", partial(connects, "source", address), 20)
     assert not connects("source", "10.96.255.254:80")
 
 

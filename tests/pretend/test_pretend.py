@@ -1,7 +1,5 @@
 """Which cards a process sees, and what the NVML library says: compiled here, without llama.cpp."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os
@@ -49,7 +47,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     return loaded
 
 
-def visible(library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], backend: str) -> list[str] | None:
+def visible(
+    library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], backend: str
+) -> list[str] | None:
     for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "GGML_VK_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
     for name, value in {"PADDOCK_PRETEND_GPUS": str(NODE1), "NVIDIA_VISIBLE_DEVICES": "all", **environment}.items():
@@ -121,9 +121,10 @@ ASK_NVML = """
 import json, pynvml as n
 n.nvmlInit()
 def tell(h):
-    p, m, v = n.nvmlDeviceGetPciInfo(h), n.nvmlDeviceGetMemoryInfo(h), n.nvmlDeviceGetMemoryInfo(h, version=n.nvmlMemory_v2)
-    return dict(name=n.nvmlDeviceGetName(h), uuid=n.nvmlDeviceGetUUID(h), bus=p.busId, short=p.busIdLegacy, total=m.total,
-        free=m.free, used=m.used, reserved=v.reserved, cc=n.nvmlDeviceGetCudaComputeCapability(h),
+    p, m = n.nvmlDeviceGetPciInfo(h), n.nvmlDeviceGetMemoryInfo(h)
+    v = n.nvmlDeviceGetMemoryInfo(h, version=n.nvmlMemory_v2)
+    return dict(name=n.nvmlDeviceGetName(h), uuid=n.nvmlDeviceGetUUID(h), bus=p.busId, short=p.busIdLegacy,
+        total=m.total, free=m.free, used=m.used, reserved=v.reserved, cc=n.nvmlDeviceGetCudaComputeCapability(h),
         width=n.nvmlDeviceGetMemoryBusWidth(h), clock=n.nvmlDeviceGetMaxClockInfo(h, n.NVML_CLOCK_MEM))
 def mig(h):
     try: n.nvmlDeviceGetMigMode(h)

@@ -3,8 +3,6 @@
 `ensure_cluster` is quick when the cluster is up. GPU identities below are those of tests/pretend/profiles/demo.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import time
