@@ -1,6 +1,6 @@
 """What to do about a deployment's pods: which to remove, which to make. Looks at values, decides, does nothing."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from paddock.core.deployment import Deployment
@@ -23,6 +23,15 @@ class Wanted:
     number: int
     replacing: Replica | None = None
     """The pod of an older spec that serves until this one is Ready."""
+
+    @property
+    def replaces_a_server(self) -> bool:
+        """Whether requests depend on the old pod.
+
+        Such a one is last in a plan: whoever places another replica of the plan leaves it for the next look, so that
+        two are never missing at once.
+        """
+        return self.replacing is not None and self.replacing.ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +73,7 @@ def plan(
     alive = [one for one in mine if not one.deleting]
     if deployment.spec is None or deployment.deleting:
         # Nobody knows what is wanted, or Kubernetes' garbage collector removes the pods as the user asked it to.
-        return Plan(current=tuple(_one_each(alive).values()), leaving=tuple(leaving))
+        return Plan(current=tuple(_one_each(one for one in alive if not one.failed).values()), leaving=tuple(leaving))
     removals = [Removal(one, one.waiting_message or "it failed") for one in alive if one.failed]
     removals += [Removal(one, "not wanted any more") for one in alive if not one.failed and one.number >= count]
     alive = [one for one in alive if not one.failed and one.number < count]
@@ -72,34 +81,35 @@ def plan(
     def is_current(one: Replica) -> bool:
         return one.revision == revision and (one.placement_spec == placement_hash or satisfies(one))
 
-    current = _one_each(one for one in alive if is_current(one))
-    kept = {one.name for one in current.values()}
-    outdated = _one_each(one for one in alive if one.name not in kept)
-    extra = [one for one in alive if one.name not in kept | {two.name for two in outdated.values()}]
-    removals += [Removal(one, "another pod has its number") for one in extra]
+    fresh, stale = [], []
+    for one in alive:
+        (fresh if is_current(one) else stale).append(one)
+    current, outdated = _one_each(fresh), _one_each(stale)
+    kept = {one.name for one in (*current.values(), *outdated.values())}
+    removals += [Removal(one, "another pod has its number") for one in alive if one.name not in kept]
 
-    wanted: list[Wanted] = []
-    taken = {one.name for one in replicas if one.deleting or one.failed}
-    # One at a time: the next replica is touched only when all that were replaced serve again.
+    # A name is free when its pod is gone.
+    taken = {one.name for one in replicas if one.owner_uid != deployment.uid or one.deleting or one.failed}
+    free = [number for number in range(count) if pod_name(deployment, revision, number) not in taken]
     up = {one.number for one in (*current.values(), *outdated.values()) if one.ready}
     settled = all(one.serving for one in current.values()) and all(
         one.number in up or one.number >= count for one in mine if one.deleting or one.failed
     )
-    for number in range(count):
-        old, new = outdated.get(number), current.get(number)
-        if new is not None:
-            if old is not None and new.serving:
-                removals.append(Removal(old, "its successor is Ready"))
-        elif pod_name(deployment, revision, number) in taken:
-            continue  # The name is free when the pod is gone.
-        elif old is None:
-            wanted.append(Wanted(number))
-        elif not old.ready:
-            wanted.append(Wanted(number, old))
-        elif settled:
-            wanted.append(Wanted(number, old))
-            settled = False
-    return Plan(tuple(wanted), tuple(removals), tuple(current.values()), tuple(outdated.values()), tuple(leaving))
+    removals += [
+        Removal(outdated[number], "its successor is Ready")
+        for number, new in current.items()
+        if new.serving and number in outdated
+    ]
+    wanted = _wanted([number for number in free if number not in current], outdated, settled=settled)
+    return Plan(wanted, tuple(removals), tuple(current.values()), tuple(outdated.values()), tuple(leaving))
+
+
+def _wanted(numbers: Iterable[int], outdated: Mapping[int, Replica], *, settled: bool) -> tuple[Wanted, ...]:
+    """Give the replicas to make now: all that are missing, and one that replaces a server when all others serve."""
+    every = [Wanted(number, outdated.get(number)) for number in numbers]
+    missing = [one for one in every if not one.replaces_a_server]
+    replacing = [one for one in every if one.replaces_a_server]
+    return (*missing, *(replacing[:1] if settled else ()))
 
 
 def _one_each(replicas: Iterable[Replica]) -> dict[int, Replica]:
