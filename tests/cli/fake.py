@@ -190,7 +190,7 @@ def serving(name: str = "gemma", replicas: int = 1, namespace: str = "default", 
             "replicas": replicas,
             "readyReplicas": replicas,
             "endpoint": f"http://{name}.{namespace}.svc:8080/v1",
-            "need": NEED,
+            "need": dict(NEED),
             "placements": [placement(name, number) for number in range(replicas)],
             "conditions": [
                 condition("Accepted", "True", "Valid", "needs 930 MiB on the device"),
@@ -326,7 +326,8 @@ def _inside(path: str, one: JSON) -> bool:
 
 def _labelled(one: JSON, params: Mapping[str, str]) -> bool:
     wanted = dict(part.split("=", 1) for part in params.get("labelSelector", "").split(",") if part)
-    return wanted.items() <= one["metadata"]["labels"].items()
+    labels: dict[str, str] = one["metadata"]["labels"]
+    return wanted.items() <= labels.items()
 
 
 def completion(text: str) -> bytes:

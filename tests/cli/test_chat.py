@@ -3,6 +3,7 @@ import io
 import json
 
 import pytest
+import typing_extensions
 
 from cli.fake import FakeApi, Shell, completion, serving
 from paddock.cli.problem import ApiError
@@ -13,6 +14,7 @@ PATH = "/api/v1/namespaces/default/services/gemma:http/proxy/v1/chat/completions
 class Terminal(io.StringIO):
     """Standard input at which a person sits."""
 
+    @typing_extensions.override
     def isatty(self) -> bool:
         return True
 

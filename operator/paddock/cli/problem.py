@@ -32,6 +32,8 @@ def problem_of(error: ApiError) -> Problem:
     text = error.message.strip().rstrip(".")
     if error.status == 0 and error.reason == "NoKubeconfig":
         return Problem(f"{text}; set KUBECONFIG or pass --kubeconfig FILE")
+    if error.reason == "BadAnswer":
+        return Problem(f"what answers is no API server ({text}); check the server's address, and what is in between")
     if error.status == 0:
         return Problem(f"the API server does not answer: {text}; is the cluster up, and is --context the right one?")
     if error.status == 401:  # noqa: PLR2004 HTTP

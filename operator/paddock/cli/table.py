@@ -30,6 +30,8 @@ class Column:
     right: bool = False
     least: int = 0
     """Width that it may be cut to in a narrow terminal; 0: never cut."""
+    ample: int = 0
+    """Width below which it is cut only after every column with a higher `drop` than 1 is left out."""
     drop: int = 0
     """Order in which columns are left out when cutting is not enough: the highest first; 0: never."""
     quiet: str | None = None
@@ -94,16 +96,21 @@ def _fitting(
             return chosen
         if column.quiet is not None and all(row[n].text == column.quiet for row in cells):
             chosen.remove(n)
-    least = [
-        min(widths[n], max(column.least, cell_len(column.title))) if column.least else widths[n]
-        for n, column in enumerate(columns)
-    ]
-    while _total(chosen, least) > width:
-        droppable = [n for n in chosen if columns[n].drop]
-        if not droppable:
-            break
-        chosen.remove(max(droppable, key=lambda n: columns[n].drop))
+    for above, ample in ((1, True), (0, False)):
+        least = [_least(column, widths[n], ample=ample) for n, column in enumerate(columns)]
+        while _total(chosen, least) > width:
+            droppable = [n for n in chosen if columns[n].drop > above]
+            if not droppable:
+                break
+            chosen.remove(max(droppable, key=lambda n: columns[n].drop))
     return chosen
+
+
+def _least(column: Column, width: int, *, ample: bool) -> int:
+    """Give the width that a column may be cut to."""
+    if not column.least:
+        return width
+    return min(width, max(column.ample if ample else column.least, column.least, cell_len(column.title)))
 
 
 def _cut(columns: Sequence[Column], chosen: Sequence[int], widths: list[int], width: int) -> None:
