@@ -73,7 +73,12 @@ class Controller:
         parts = Parts(self.ledger, self.models, self.volumes, self.events)
         self._reconciler = Reconciler(self.cluster, settings, self.world, parts, self.look_after)
         await self._list_all()
-        background = [self._resync(), self.events.run(), *(self._work() for _ in range(settings.workers))]
+        background = [
+            self._resync(),
+            self._expect_agents(),
+            self.events.run(),
+            *(self._work() for _ in range(settings.workers)),
+        ]
         self._tasks = [asyncio.create_task(one) for one in background]
         log.info(
             "ready: %d deployments, %d pods, %d GPUs, %d nodes",
@@ -90,6 +95,10 @@ class Controller:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if hasattr(self, "agents"):
             await self.agents.close()
+
+    def _mine(self, namespace: str) -> bool:
+        """Tell whether deployments of a namespace are served; kopf also watches the operator's own, for agents."""
+        return not self.settings.watch_namespaces or namespace in self.settings.watch_namespaces
 
     def _namespaces(self) -> list[str | None]:
         return [*self.settings.watch_namespaces] if self.settings.watch_namespaces else [None]
@@ -142,10 +151,13 @@ class Controller:
     def deployment_event(self, type_: str | None, body: Mapping[str, Any]) -> None:
         """Note a change of a ModelDeployment."""
         meta = body["metadata"]
+        if not self._mine(meta["namespace"]):
+            return
         key = f"{meta['namespace']}/{meta['name']}"
         if self.world.deployments.apply(type_, body):
             if type_ == "DELETED":
                 self.events.forget(key)
+                self.volumes.forget(meta["namespace"])
             self.queue.add((DEPLOYMENT, key))
 
     def pod_event(self, type_: str | None, body: Mapping[str, Any]) -> None:
@@ -155,9 +167,9 @@ class Controller:
             case Label.NODE_AGENT:
                 if body["metadata"]["namespace"] == self.settings.namespace:
                     self.agents.apply(type_, body)
-            case Label.INSPECT:
+            case Label.INSPECT if self._mine(body["metadata"]["namespace"]):
                 self._inspector_event(type_, body)
-            case Label.SERVER:
+            case Label.SERVER if self._mine(body["metadata"]["namespace"]):
                 replica = self.world.replicas.apply(type_, body)
                 if replica is not None:
                     self._replica_event(type_, replica)
@@ -188,12 +200,23 @@ class Controller:
             self._fleet_changed()
 
     def gpu_event(self, type_: str | None, body: Mapping[str, Any]) -> None:
-        """Note a change of a GPU object."""
+        """Note a change of a GPU object; one that somebody else changed is put right again."""
+        name = body["metadata"]["name"]
         if type_ == "DELETED":
-            self.ledger.forget(body["metadata"]["name"])
+            lost = self.ledger.forget(name)
             self.queue.add((NODE, (body.get("status") or {}).get("node", "")))
         else:
-            self.ledger.apply(body)
+            lost = self.ledger.apply(body)
+            node = self.ledger.disturbed(name)
+            status = self.ledger.stored().get(name)
+            if status is not None and status.node not in self.world.nodes and not status.reservations:
+                node = status.node
+            if node is not None:
+                self.queue.add((NODE, node))
+        for pod in lost:
+            replica = self.world.replicas.get(pod)
+            if replica is not None:
+                self.queue.add((DEPLOYMENT, f"{replica.namespace}/{replica.deployment}"))
 
     def node_event(self, type_: str | None, body: Mapping[str, Any]) -> None:
         """Note a change of a Node; heartbeats that change nothing we look at wake nobody."""
@@ -268,6 +291,20 @@ class Controller:
             reason = Reason.LISTING_FAILED if words else Reason.NOT_LISTED
             message = words or "the node's agent does not list it any more"
             await self.ledger.observe(name, not_ready(stored[name], reason, message, now()))
+        self._find_unbooked(set(observed))
+
+    def _find_unbooked(self, gpus: set[str]) -> None:
+        """Have pods looked at that are on one of these GPUs and have no reservation there."""
+        for one in self.world.replicas.values():
+            gpu = one.record.gpu if one.record is not None else None
+            if gpu in gpus and not self.ledger.booked(one.key, gpu):
+                self.queue.add((DEPLOYMENT, f"{one.namespace}/{one.deployment}"))
+
+    async def _expect_agents(self) -> None:
+        """After a while, count the devices of nodes as not ready whose agents have not answered since the start."""
+        await asyncio.sleep(self.settings.agent_ttl)
+        for node in {status.node for status in self.ledger.stored().values()} - self._reports.keys():
+            await self._on_silent(node, "no agent has answered since the operator started")
 
     # -- workers --------------------------------------------------------------------------------------------------
 
@@ -294,7 +331,9 @@ class Controller:
         self.reconciles += 1
         match kind:
             case "release":
-                if name not in self.world.replicas:
+                if name in self.world.making:
+                    self.queue.add_after(key, 0.2)
+                elif name not in self.world.replicas:
                     await self.ledger.release(name)
             case "node":
                 await self._take_node(name)
@@ -329,7 +368,8 @@ class Controller:
     async def _sweep_orphans(self) -> None:
         """Take back reservations whose pod does not exist: an operator ended between booking and making the pod."""
         moment = time.monotonic()
-        missing = {pod for pod in self.ledger.reservations() if pod not in self.world.replicas}
+        missing = self.ledger.reservations().keys() - self.world.making
+        missing = {pod for pod in missing if pod not in self.world.replicas}
         self._orphans = {pod: self._orphans.get(pod, moment) for pod in missing}
         for pod in [pod for pod, since in self._orphans.items() if moment - since > ORPHAN_AGE]:
             if await self._is_gone(pod):

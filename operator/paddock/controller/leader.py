@@ -13,6 +13,8 @@ from paddock.controller.cluster import JSON, Cluster, ClusterError, namespaced
 log = logging.getLogger("paddock.leader")
 NAME = "paddock-operator"
 GROUP = "/apis/coordination.k8s.io/v1"
+STANDBY_PAUSE = 0.5
+"""Seconds between a standby's looks at the Lease: as long as a release may go unnoticed."""
 
 
 def _stamp() -> str:
@@ -51,7 +53,7 @@ class Leader:
             if holder != told:
                 log.info("standing by: the leader is %s", holder)
                 told = holder
-            await asyncio.sleep(min(2.0, self._seconds / 5))
+            await asyncio.sleep(min(STANDBY_PAUSE, self._seconds / 5))
 
     async def hold(self) -> None:
         """Renew until cancelled or until renewal failed for two thirds of the Lease; then `lost` is set."""

@@ -40,6 +40,10 @@ class Entry:
         self.observed: GPUStatus | None = None
         self.adding: dict[str, Reservation] = {}
         self.removing: set[str] = set()
+        self.pods: frozenset[str] = frozenset()
+        """Pods with a stored reservation."""
+        self.facts: set[str] = set()
+        """Pods among `adding` that exist already: their reservation was lost, and is no question of room."""
         self.lock = asyncio.Lock()
         self.device: Device | None = None
         """Cached; None after a change."""
@@ -91,33 +95,53 @@ class Ledger:
             if self._entries[name].stored is not None:
                 self.forget(name)
 
-    def apply(self, body: Mapping[str, Any]) -> None:
-        """Take over one GPU object, unless a newer state of it is known."""
+    def apply(self, body: Mapping[str, Any]) -> frozenset[str]:
+        """Take over one GPU object, unless a newer state of it is known; gives pods that somebody else took off it."""
         meta = body["metadata"]
         entry = self._entries.setdefault(meta["name"], Entry(meta["name"]))
         version = meta.get("resourceVersion", "")
         if _older(version, entry.version):
-            return
+            return frozenset()
         entry.version = version
         status = body.get("status")
-        before = entry.stored
+        before, pods = entry.stored, entry.pods
         entry.stored = GPUStatus.model_validate(status) if status else None
-        entry.removing &= {one.pod for one in entry.stored.reservations} if entry.stored else set()
+        entry.pods = frozenset(one.pod for one in entry.stored.reservations) if entry.stored else frozenset()
+        lost = pods - entry.pods - entry.removing
+        entry.removing &= entry.pods
         if entry.stored == before:
-            return
+            return lost
         entry.device = None
-        for one in entry.stored.reservations if entry.stored else ():
-            self._by_pod.setdefault(one.pod, entry.name)
+        for pod in entry.pods:
+            self._by_pod.setdefault(pod, entry.name)
         self._changed()
+        return lost
 
-    def forget(self, name: str) -> None:
-        """Drop a GPU object that was deleted."""
-        if self._entries.pop(name, None) is not None:
-            self._changed()
+    def forget(self, name: str) -> frozenset[str]:
+        """Drop a GPU object that was deleted; gives the pods that were on it."""
+        entry = self._entries.pop(name, None)
+        if entry is None:
+            return frozenset()
+        self._changed()
+        return entry.pods
 
     def stored(self) -> dict[str, GPUStatus]:
         """Give every GPU's stored status by name."""
         return {name: entry.stored for name, entry in self._entries.items() if entry.stored is not None}
+
+    def disturbed(self, name: str) -> str | None:
+        """Give the node of a GPU whose object is not what it should be, though nobody here is changing it."""
+        entry = self._entries.get(name)
+        if entry is None or entry.lock.locked() or entry.observed is None or entry.wanted() == entry.stored:
+            return None
+        return entry.observed.node
+
+    def booked(self, pod: str, gpu: str) -> bool:
+        """Tell whether a pod has a reservation on a GPU; True as well while the GPU is not known."""
+        entry = self._entries.get(gpu)
+        if entry is None or entry.version == "":
+            return True
+        return pod in entry.adding or (pod in entry.pods and pod not in entry.removing)
 
     def reservations(self) -> dict[str, tuple[str, Reservation]]:
         """Give GPU name and reservation by pod (namespace/name)."""
@@ -167,6 +191,12 @@ class Ledger:
         entry.device = None
         self._by_pod[reservation.pod] = gpu
 
+    async def rebook(self, gpu: str, reservation: Reservation) -> None:
+        """Put back the reservation of a pod that exists, whether it fits or not: its memory is in use."""
+        self.assume(gpu, reservation)
+        self._entries[gpu].facts.add(reservation.pod)
+        await self.commit(gpu, reservation.pod)
+
     async def commit(self, gpu: str, pod: str) -> None:
         """Write what was assumed. Raises ConflictError when the room is gone, ClusterError when the write failed."""
         entry = self._entries[gpu]
@@ -181,6 +211,7 @@ class Ledger:
 
     def _drop(self, entry: Entry, pod: str) -> None:
         entry.adding.pop(pod, None)
+        entry.facts.discard(pod)
         entry.device = None
         if self._by_pod.get(pod) == entry.name:
             del self._by_pod[pod]
@@ -235,6 +266,7 @@ class Ledger:
                 wanted = entry.wanted()
                 if wanted is None or wanted == entry.stored:
                     entry.adding.clear()
+                    entry.facts.clear()
                     return
                 added = dict(entry.adding)
                 body: JSON = {
@@ -251,6 +283,7 @@ class Ledger:
                 for pod, reservation in added.items():
                     if entry.adding.get(pod) is reservation:
                         del entry.adding[pod]
+                        entry.facts.discard(pod)
                 entry.device = None
                 if not entry.adding:
                     return
@@ -266,8 +299,10 @@ class Ledger:
         self.apply(await self._cluster.get(f"{GPUS}/{entry.name}"))
         entry.device = None
         device = self._device(entry)
-        while device is not None and entry.adding and device.reserved > device.capacity(self._reserve):
-            pod, _ = entry.adding.popitem()
+        while device is not None and device.reserved > device.capacity(self._reserve):
+            pod = next((one for one in reversed(entry.adding) if one not in entry.facts), None)
+            if pod is None:
+                break
             log.info("%s: another operator was quicker, %s has to look again", entry.name, pod)
             self._drop(entry, pod)
             device = self._device(entry)

@@ -49,7 +49,7 @@ def set_up_logging(settings: Settings) -> None:
 async def operate(settings: Settings) -> int:
     """Run until SIGTERM or loss of leadership; gives the exit code."""
     # kopf is imported by a standby too, so that taking over needs no more than a list of each kind.
-    from paddock.controller.serve import serve  # noqa: PLC0415
+    from paddock.controller.serve import Face, listen, serve  # noqa: PLC0415
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -60,9 +60,15 @@ async def operate(settings: Settings) -> int:
     except ClusterError as error:
         log.error("%s", error)  # noqa: TRY400 one line is enough for a user
         return 1
+    face = Face()
     async with cluster:
+        try:
+            server = await listen(settings, face)
+        except OSError as error:
+            log.error("cannot listen on %s: %s", settings.listen, error)  # noqa: TRY400 one line is enough for a user
+            return 1
         if not settings.leader_election:
-            return await serve(cluster, settings, stop, asyncio.Event())
+            return await serve(cluster, settings, face, stop, asyncio.Event())
         leader = Leader(cluster, settings.namespace, settings.pod_name, settings.lease_seconds)
         waiting, stopping = asyncio.create_task(leader.acquire()), asyncio.create_task(stop.wait())
         await asyncio.wait((waiting, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -73,13 +79,15 @@ async def operate(settings: Settings) -> int:
         log.info("leading as %s", settings.pod_name)
         holding = asyncio.create_task(leader.hold())
         try:
-            code = await serve(cluster, settings, stop, leader.lost)
+            code = await serve(cluster, settings, face, stop, leader.lost)
         finally:
             holding.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await holding
         if not leader.lost.is_set():
             await leader.release()
+        if server is not None:
+            server.close()
         return code
 
 

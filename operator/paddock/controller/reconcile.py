@@ -11,31 +11,29 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from paddock.api.gpu import Reservation
-from paddock.api.vocabulary import READINESS_GATE, Reason
-from paddock.controller.cluster import STRATEGIC, Cluster, ClusterError, deployment_path, namespaced
+from paddock.api.vocabulary import Reason
+from paddock.controller.cluster import Cluster, ClusterError, deployment_path, namespaced
 from paddock.controller.events import Events
 from paddock.controller.ledger import ConflictError, Ledger, now
 from paddock.controller.models import Found, Models
+from paddock.controller.proof import Prover
 from paddock.controller.settings import Settings
 from paddock.controller.store import Deployments, Replicas
 from paddock.controller.volumes import Volumes
 from paddock.core import args, images
 from paddock.core.deployment import Deployment, placement_hash, revision
-from paddock.core.evidence import Expected, judge, last_error, parse_log
 from paddock.core.fleet import Fleet, Node
 from paddock.core.need import MemoryNeed, need
 from paddock.core.objects import mount_of, service
 from paddock.core.placement import Placement, Request, Unplaceable, names, place
 from paddock.core.plan import Plan, Removal, Wanted, plan
-from paddock.core.pod import Mounted, PodSettings, bind, pod_name, server_pod
+from paddock.core.pod import CONTEXT_CHECKPOINTS, Mounted, PodSettings, bind, pod_name, server_pod
 from paddock.core.quantity import round_up
-from paddock.core.replica import CONTAINER, Record, Replica
+from paddock.core.replica import Record, Replica
 from paddock.core.source import ClaimSource, FileSource, Source, parse_source
 from paddock.core.status import Finding, Outcome, status_of
 
 log = logging.getLogger("paddock.reconcile")
-LOG_BYTES = 256 * 1024
-"""Start of a server's log that is read for evidence."""
 LONGEST_BACKOFF = 300.0
 
 
@@ -49,6 +47,8 @@ class World:
     runtime_classes: set[str] = field(default_factory=set)
     waiting: dict[str, None] = field(default_factory=dict)
     """Deployments that have no device yet, oldest first; looked at again whenever room may have appeared."""
+    making: set[str] = field(default_factory=set)
+    """Pods (namespace/name) whose reservation is being written and that do not exist yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,8 @@ class Accepted:
     source: Source
     found: Found
     need: MemoryNeed
+    cpu_bytes: int
+    """Host memory of a replica on the CPU."""
 
 
 @dataclass
@@ -87,7 +89,7 @@ class Reconciler:
         self._look_again = look_again
         self._services: dict[str, str] = {}
         self._backoff: dict[str, _Backoff] = {}
-        self._crashes: dict[str, tuple[int, Reason, str]] = {}
+        self._prover = Prover(cluster, world.replicas, parts.events, look_again)
 
     async def look(self, key: str) -> None:
         """Take one look at a deployment and do the next steps."""
@@ -96,7 +98,8 @@ class Reconciler:
             self._world.waiting.pop(key, None)
             self._services.pop(key, None)
             return
-        if await self._prove(deployment):
+        await self._rebook(deployment)
+        if await self._prover.prove(deployment):
             return
         steps = self._plan(deployment)
         await self._remove(deployment, steps.removals)
@@ -116,6 +119,17 @@ class Reconciler:
         else:
             self._world.waiting.pop(key, None)
         await self._report(deployment, accepted, unplaced)
+
+    async def _rebook(self, deployment: Deployment) -> None:
+        """Put back reservations that somebody took from pods that exist; forget the failures of those that serve."""
+        for one in self._world.replicas.of(deployment.key):
+            if one.ready:
+                self._backoff.pop(one.key, None)
+            record = one.record
+            if record is None or record.gpu is None or self._ledger.booked(one.key, record.gpu):
+                continue
+            log.warning("%s: its reservation on %s was lost, and is put back", one.key, record.gpu)
+            await self._ledger.rebook(record.gpu, self._reservation(deployment, one.key, record))
 
     def _plan(self, deployment: Deployment) -> Plan:
         replicas = self._world.replicas.of(deployment.key)
@@ -177,7 +191,13 @@ class Reconciler:
             unknown = found.reason in (Reason.READING_HEADER, Reason.NO_NODE_AGENT)
             return Finding("Unknown" if unknown else "False", found.reason, found.message)
         on_device = spec.serving.gpu_layers == "All"
-        return Accepted(source, found, need(found.summary, spec.serving, gpu=on_device))
+        serving, checkpoints = spec.serving, CONTEXT_CHECKPOINTS
+        return Accepted(
+            source,
+            found,
+            need(found.summary, serving, gpu=on_device, checkpoints=checkpoints),
+            need(found.summary, serving, gpu=False, checkpoints=checkpoints).host_bytes,
+        )
 
     def _candidates(self, deployment: Deployment) -> list[str]:
         """Give the nodes on which the deployment could run, as far as its own words say."""
@@ -235,10 +255,13 @@ class Reconciler:
                 return record
             if record.gpu is not None:
                 self._ledger.assume(record.gpu, self._reservation(deployment, key, record))
+            self._world.making.add(key)
             try:
                 return await self._create(deployment, wanted.number, accepted, record, decision)
             except ConflictError:
                 continue
+            finally:
+                self._world.making.discard(key)
         return Finding("False", Reason.WAITING_FOR_DEVICE, "the fleet keeps changing; trying again")
 
     async def _make_room(
@@ -357,7 +380,7 @@ class Reconciler:
             placement_hash=placement_hash(deployment),
             pull_policy=self._settings.image_pull_policy,
             user=self._settings.server_user,
-            host_bytes=accepted.need.host_bytes,
+            host_bytes=accepted.need.host_bytes if record.gpu is not None else accepted.cpu_bytes,
         )
         pod = server_pod(deployment, number, record, binding, mounted, settings)
         key = f"{deployment.namespace}/{pod['metadata']['name']}"
@@ -406,59 +429,6 @@ class Reconciler:
         backoff.not_before = asyncio.get_running_loop().time() + min(LONGEST_BACKOFF, 1.0 * 2.0**backoff.failures)
         backoff.failures += 1
 
-    # -- proof ----------------------------------------------------------------------------------------------------
-
-    async def _prove(self, deployment: Deployment) -> bool:
-        """Judge the logs of servers that are up; tells whether a pod was changed (its event brings the next look)."""
-        changed = False
-        for one in self._world.replicas.of(deployment.key):
-            if one.ready:
-                self._backoff.pop(one.key, None)
-            if one.gate_is_stale:
-                await self._set_gate(one, "False", Reason.AWAITING_EVIDENCE, "the container was restarted")
-                changed = True
-            elif one.needs_evidence:
-                await self._judge(deployment, one)
-                changed = True
-        return changed
-
-    async def _judge(self, deployment: Deployment, one: Replica) -> None:
-        text = await self._cluster.log(one.namespace, one.name, CONTAINER, limit_bytes=LOG_BYTES)
-        record = one.record
-        if record is None:
-            await self._set_gate(one, "False", Reason.NO_EVIDENCE, "the pod has no record of its placement")
-            return
-        expected = Expected(
-            name_in_pod=record.name_in_pod or None,
-            pci_id=record.pci_id,
-            description=record.description,
-            host_weights=record.host_weights,
-            need=record.need,
-        )
-        evidence = judge(parse_log(text), expected)
-        await self._set_gate(one, "True" if evidence.verified else "False", evidence.reason, evidence.message)
-        tell = self._events.normal if evidence.verified else self._events.warning
-        tell(deployment, evidence.reason, f"{one.name}: {evidence.message}")
-        log.info("%s: verified=%s, %s", one.key, evidence.verified, evidence.message)
-
-    async def _set_gate(self, one: Replica, status: str, reason: Reason, message: str) -> None:
-        condition = {
-            "type": READINESS_GATE,
-            "status": status,
-            "reason": str(reason),
-            "message": f"{one.container_id or '-'} {message}"[:1024],
-            "lastTransitionTime": now(),
-        }
-        path = namespaced("pods", one.namespace, one.name) + "/status"
-        try:
-            body = await self._cluster.patch(path, {"status": {"conditions": [condition]}}, STRATEGIC)
-        except ClusterError as error:
-            if not error.not_found:
-                raise
-            return
-        self._world.replicas.apply("MODIFIED", body)
-        self._look_again(f"{one.namespace}/{one.deployment}", 0.0)
-
     # -- service and status ---------------------------------------------------------------------------------------
 
     async def _service_problem(self, deployment: Deployment) -> Finding | None:
@@ -503,7 +473,7 @@ class Reconciler:
             read = need_ is not None or "need" in latest.status
             text = "the spec is valid and the model's header was read" if read else "the spec is valid"
             finding = Finding("True", Reason.VALID, text)
-        steps = await self._with_crashes(self._plan(latest))
+        steps = await self._prover.with_crashes(self._plan(latest))
         status = status_of(latest, Outcome(finding, steps, unplaced, need_), now()).to_dict()
         if status == latest.status:
             return
@@ -516,26 +486,6 @@ class Reconciler:
                 raise
             return
         self._world.deployments.apply("MODIFIED", body)
-
-    async def _with_crashes(self, steps: Plan) -> Plan:
-        """Put the server's own last words on replicas that keep exiting."""
-
-        async def told(one: Replica) -> Replica:
-            if one.waiting is not Reason.SERVER_FAILED or not one.restarts:
-                return one
-            known = self._crashes.get(one.uid)
-            if known is None or known[0] != one.restarts:
-                text = ""
-                try:
-                    text = await self._cluster.log(one.namespace, one.name, CONTAINER, tail_lines=200, previous=True)
-                except ClusterError as error:
-                    log.debug("no previous log of %s: %s", one.key, error)
-                reason, words = last_error(text) or (Reason.SERVER_FAILED, one.waiting_message)
-                known = self._crashes[one.uid] = (one.restarts, reason, words)
-            return replace(one, waiting=known[1], waiting_message=f"{one.waiting_message}: {known[2]}")
-
-        current = tuple([await told(one) for one in steps.current])
-        return replace(steps, current=current)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,28 @@ STALE = 3.0
 """Without a successful resync for this many resync intervals, /healthz fails."""
 
 
-async def serve(cluster: Cluster, settings: Settings, stop: asyncio.Event, lost: asyncio.Event) -> int:
+class Face:
+    """What the process shows of itself: alive as a standby, too; figures once it acts."""
+
+    controller: Controller | None = None
+
+    def respond(self, path: str) -> tuple[str, str, str]:
+        """Give status line, content type and body for a path."""
+        match path.partition("?")[0]:
+            case "/healthz":
+                return health(self.controller) if self.controller else ("200 OK", "text/plain", "standing by\n")
+            case "/metrics":
+                text = metrics(self.controller) if self.controller else _process()
+                return "200 OK", "text/plain; version=0.0.4", text
+            case _:
+                return "404 Not Found", "text/plain", "paths: /healthz /metrics\n"
+
+
+async def serve(cluster: Cluster, settings: Settings, face: Face, stop: asyncio.Event, lost: asyncio.Event) -> int:
     """Act as the leader until `stop` or `lost` is set."""
-    controller = Controller(cluster, settings)
+    controller = face.controller = Controller(cluster, settings)
     end = asyncio.Event()
     watchers = [asyncio.create_task(_first(end, stop, lost))]
-    server = await _listen(settings, controller)
     namespaces = sorted({*settings.watch_namespaces, settings.namespace})
     scope = {"namespaces": namespaces} if settings.watch_namespaces else {"clusterwide": True}
     try:
@@ -32,8 +48,6 @@ async def serve(cluster: Cluster, settings: Settings, stop: asyncio.Event, lost:
         await controller.stop()
         for task in watchers:
             task.cancel()
-        if server is not None:
-            server.close()
     return 1 if lost.is_set() or not end.is_set() else 0
 
 
@@ -47,7 +61,8 @@ async def _first(end: asyncio.Event, *flags: asyncio.Event) -> None:
     end.set()
 
 
-async def _listen(settings: Settings, controller: Controller) -> asyncio.Server | None:
+async def listen(settings: Settings, face: Face) -> asyncio.Server | None:
+    """Open the small server; None when it is switched off. Raises OSError when the address cannot be had."""
     if not settings.listen:
         return None
     host, _, port = settings.listen.rpartition(":")
@@ -56,7 +71,7 @@ async def _listen(settings: Settings, controller: Controller) -> asyncio.Server 
         with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             async with asyncio.timeout(5):
                 request = await reader.readuntil(b"\r\n\r\n")
-            status, kind, text = _respond(request.split(b" ", 2)[1].decode(errors="replace"), controller)
+            status, kind, text = face.respond(request.split(b" ", 2)[1].decode(errors="replace"))
             body = text.encode()
             head = (
                 f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
@@ -66,16 +81,6 @@ async def _listen(settings: Settings, controller: Controller) -> asyncio.Server 
         writer.close()
 
     return await asyncio.start_server(answer, host.strip("[]") or None, int(port), limit=16 * 1024)
-
-
-def _respond(path: str, controller: Controller) -> tuple[str, str, str]:
-    match path.partition("?")[0]:
-        case "/healthz":
-            return health(controller)
-        case "/metrics":
-            return "200 OK", "text/plain; version=0.0.4", metrics(controller)
-        case _:
-            return "404 Not Found", "text/plain", "paths: /healthz /metrics\n"
 
 
 def health(controller: Controller) -> tuple[str, str, str]:
@@ -89,7 +94,6 @@ def health(controller: Controller) -> tuple[str, str, str]:
 
 def metrics(controller: Controller) -> str:
     """Give the metrics in Prometheus' text form."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
     lines = [
         _metric("paddock_deployments", "gauge", "ModelDeployments known", {"": len(controller.world.deployments)}),
         _metric("paddock_pods", "gauge", "server pods known", {"": len(controller.world.replicas)}),
@@ -110,10 +114,16 @@ def metrics(controller: Controller) -> str:
         ),
         _metric("paddock_gpu_reserved_bytes", "gauge", "bytes reserved by GPU", _by_gpu(controller, reserved=True)),
         _metric("paddock_gpu_total_bytes", "gauge", "bytes in all by GPU", _by_gpu(controller, reserved=False)),
-        _metric("process_cpu_seconds_total", "counter", "CPU time", {"": usage.ru_utime + usage.ru_stime}),
-        _metric("process_resident_memory_bytes", "gauge", "resident memory", {"": _resident()}),
+        _process(),
     ]
     return "".join(lines)
+
+
+def _process() -> str:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return _metric("process_cpu_seconds_total", "counter", "CPU time", {"": usage.ru_utime + usage.ru_stime}) + _metric(
+        "process_resident_memory_bytes", "gauge", "resident memory", {"": _resident()}
+    )
 
 
 def _by_gpu(controller: Controller, *, reserved: bool) -> dict[str, int]:

@@ -54,8 +54,8 @@ class Settings(BaseModel):
     """Whether a Lease decides which of several operators acts."""
     lease_seconds: Annotated[float, Field(ge=1)] = 15
     """Seconds after which a silent leader is replaced."""
-    listen: str = "0.0.0.0:8080"
-    """Address of /healthz and /metrics; empty to switch off."""
+    listen: str = ":8080"
+    """Address of /healthz and /metrics, `HOST:PORT`; without a host every address; empty to switch off."""
     workers: Annotated[int, Field(ge=1, le=256)] = 16
     """Deployments that are looked at at the same time."""
     resync_seconds: Annotated[float, Field(ge=1)] = 300

@@ -8,10 +8,28 @@ from paddock.core.fleet import Node, Taint
 from paddock.core.replica import Replica, replica_of
 
 
+class Tombstones:
+    """UIDs of objects that are gone: the answer of a write may arrive after the news of the object's end."""
+
+    def __init__(self, most: int = 4096) -> None:
+        self._gone: dict[str, None] = {}
+        self._most = most
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._gone
+
+    def add(self, uid: str) -> None:
+        """Note that an object is gone."""
+        self._gone[uid] = None
+        if len(self._gone) > self._most:
+            del self._gone[next(iter(self._gone))]
+
+
 class Deployments:
     """Every ModelDeployment by namespace/name."""
 
     def __init__(self) -> None:
+        self._gone = Tombstones()
         self._all: dict[str, Deployment] = {}
         self._versions: dict[str, str] = {}
 
@@ -35,11 +53,14 @@ class Deployments:
         meta = body["metadata"]
         key = f"{meta['namespace']}/{meta['name']}"
         if type_ == "DELETED":
+            self._gone.add(meta["uid"])
             known = self._all.get(key)
             if known is not None and known.uid == meta["uid"]:
                 del self._all[key]
                 self._versions.pop(key, None)
             return True
+        if meta["uid"] in self._gone:
+            return False
         version = meta.get("resourceVersion", "")
         if self._versions.get(key) == version or older(version, self._versions.get(key, "")):
             return False
@@ -51,6 +72,7 @@ class Replicas:
     """Every server pod by namespace/name, with an index by deployment."""
 
     def __init__(self) -> None:
+        self._gone = Tombstones()
         self._all: dict[str, Replica] = {}
         self._versions: dict[str, str] = {}
         self._of: dict[str, set[str]] = {}
@@ -81,12 +103,15 @@ class Replicas:
         owner = f"{replica.namespace}/{replica.deployment}"
         version = body["metadata"].get("resourceVersion", "")
         if type_ == "DELETED":
+            self._gone.add(replica.uid)
             known = self._all.get(replica.key)
             if known is None or known.uid == replica.uid:
                 self._all.pop(replica.key, None)
                 self._versions.pop(replica.key, None)
                 self._of.get(owner, set()).discard(replica.key)
             return replica
+        if replica.uid in self._gone:
+            return None
         if self._versions.get(replica.key) == version or older(version, self._versions.get(replica.key, "")):
             return None
         self._all[replica.key], self._versions[replica.key] = replica, version
@@ -111,5 +136,5 @@ def node_of(body: Mapping[str, Any]) -> Node:
         taints=tuple(
             Taint(one["key"], one.get("value", ""), one.get("effect", "")) for one in spec.get("taints") or ()
         ),
-        architecture=(status.get("nodeInfo") or {}).get("architecture", "amd64"),
+        architecture=(status.get("nodeInfo") or {}).get("architecture") or "amd64",
     )

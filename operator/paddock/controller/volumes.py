@@ -3,11 +3,12 @@
 A namespace that enforces restricted Pod Security refuses hostPath but takes claims; so server pods get a claim.
 """
 
+import asyncio
 import logging
 from collections.abc import Mapping
 
 from paddock.api.vocabulary import Label
-from paddock.controller.cluster import Cluster, ClusterError, namespaced
+from paddock.controller.cluster import JSON, Cluster, ClusterError, namespaced
 from paddock.core.fleet import Node
 from paddock.core.objects import root_claim, root_id, root_volume
 from paddock.core.source import ModelRoot
@@ -22,6 +23,7 @@ class Volumes:
     def __init__(self, cluster: Cluster, nodes: Mapping[str, Node]) -> None:
         self._cluster, self._nodes = cluster, nodes
         self._there: set[str] = set()
+        self._locks: dict[str, asyncio.Lock] = {}
 
     async def ensure(self, root: ModelRoot, node: str, namespace: str) -> None:
         """Make sure that the claim exists."""
@@ -29,30 +31,56 @@ class Volumes:
         key = f"{namespace}/{claim['metadata']['name']}"
         if key in self._there:
             return
-        known = self._nodes.get(node)
-        hostname = known.labels.get("kubernetes.io/hostname") if known is not None else None
-        volume = root_volume(root, node, namespace, hostname)
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            if key not in self._there:
+                await self._make(root, node, namespace)
+                self._there.add(key)
+
+    async def _make(self, root: ModelRoot, node: str, namespace: str) -> None:
+        claim = root_claim(root, node, namespace)
+        path = namespaced("persistentvolumeclaims", namespace)
         try:
-            await self._cluster.get(namespaced("persistentvolumeclaims", namespace, claim["metadata"]["name"]))
+            await self._cluster.get(f"{path}/{claim['metadata']['name']}")
         except ClusterError as error:
             if not error.not_found:
                 raise
-            # A volume that served an earlier claim is Released and binds no other: it is made anew.
-            await self._cluster.delete(f"{VOLUMES}/{volume['metadata']['name']}")
-            await self._create(VOLUMES, volume)
-            await self._create(namespaced("persistentvolumeclaims", namespace), claim)
-        self._there.add(key)
+        else:
+            return
+        known = self._nodes.get(node)
+        hostname = known.labels.get("kubernetes.io/hostname") if known is not None else None
+        volume = root_volume(root, node, namespace, hostname)
+        if not await self._create(VOLUMES, volume):
+            await self._renew(f"{path}/{claim['metadata']['name']}", volume)
+        await self._create(path, claim)
 
-    async def _create(self, path: str, body: dict[str, object]) -> None:
+    async def _renew(self, claim: str, volume: JSON) -> None:
+        """Make a volume anew that belonged to an earlier claim: it binds no other. One that still waits is good."""
+        path = f"{VOLUMES}/{volume['metadata']['name']}"
+        there = await self._cluster.get(path)
+        if not (there["spec"].get("claimRef") or {}).get("uid"):
+            return
+        try:
+            await self._cluster.get(claim)
+        except ClusterError as error:
+            if not error.not_found:
+                raise
+            # Kubernetes may keep it for a moment; then this fails, and is tried again.
+            await self._cluster.delete(path, there["metadata"]["uid"])
+            await self._cluster.post(VOLUMES, volume)
+
+    async def _create(self, path: str, body: JSON) -> bool:
+        """Create an object; False when there is one of that name."""
         try:
             await self._cluster.post(path, body)
         except ClusterError as error:
             if not error.already_exists:
                 raise
+            return False
+        return True
 
-    def forget(self) -> None:
-        """Look anew the next time: somebody may have removed a claim."""
-        self._there.clear()
+    def forget(self, namespace: str | None = None) -> None:
+        """Look anew the next time, everywhere or in one namespace: somebody may have removed a claim."""
+        self._there = {key for key in self._there if namespace is not None and not key.startswith(f"{namespace}/")}
 
     async def sweep(self, used: set[tuple[str, str]]) -> None:
         """Remove claims and volumes that no deployment needs; `used` holds pairs of namespace and root id."""
