@@ -129,6 +129,13 @@ def test_a_server_found_wanting_stays_so_until_it_restarts() -> None:
     assert read(status).needs_evidence
 
 
+def test_a_gate_that_was_shut_for_a_new_container_awaits_its_evidence() -> None:
+    status = serving_status()
+    status["conditions"][2] |= {"status": "False", "reason": "AwaitingEvidence"}
+    found = read(status)
+    assert (found.unverified, found.verified, found.needs_evidence) == (False, False, True)
+
+
 WAITING: dict[str, tuple[dict[str, Any], Reason | None, str]] = {
     "unschedulable": (
         {

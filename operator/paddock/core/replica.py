@@ -122,12 +122,17 @@ class Replica:
     @property
     def unverified(self) -> bool:
         """Whether evidence for the container that runs now was found wanting."""
-        return self.gate == "False" and self.gate_container == self.container_id != ""
+        return self.gate == "False" and self._judged
 
     @property
     def needs_evidence(self) -> bool:
         """Whether the server is up and its log was not judged yet."""
-        return self.container_ready and not self.deleting and self.container_id not in ("", self.gate_container)
+        return self.container_ready and not self.deleting and self.container_id != "" and not self._judged
+
+    @property
+    def _judged(self) -> bool:
+        """Whether the gate tells of the container that runs now; a gate that awaits evidence tells of none."""
+        return self.gate_container == self.container_id != "" and self.gate_reason != Reason.AWAITING_EVIDENCE
 
     @property
     def gate_is_stale(self) -> bool:

@@ -151,7 +151,7 @@ def _placed(deployment: Deployment, outcome: Outcome, replicas: Sequence[Replica
         status: Truth = "Unknown" if outcome.accepted.status == "Unknown" else "False"
         return Finding(status, outcome.accepted.reason, f"nothing is placed before this: {outcome.accepted.message}")
     if len(placed) < wanted:
-        count = f"{len(placed)} of {_several(wanted, 'replica')} placed"
+        count = f"{len(placed)} of {wanted} replicas placed"
         if outcome.plan.leaving:
             names = ", ".join(one.name for one in outcome.plan.leaving[:MOST_SENTENCES])
             return Finding("False", Reason.WAITING_FOR_DEVICE, f"{count}; waiting until {names} is gone")
@@ -177,7 +177,7 @@ def _verified(replicas: Sequence[Replica]) -> Finding:
     if len(up) == len(replicas):
         text = up[0].gate_message if len(up) == 1 else _join([f"{one.name}: {one.gate_message}" for one in up])
         return Finding("True", Reason.BUFFERS_ON_DEVICE, text)
-    return Finding("Unknown", Reason.AWAITING_EVIDENCE, f"{len(up)} of {_several(len(replicas), 'replica')} verified")
+    return Finding("Unknown", Reason.AWAITING_EVIDENCE, f"{len(up)} of {len(replicas)} replicas verified")
 
 
 def _available(deployment: Deployment, outcome: Outcome, replicas: Sequence[Replica]) -> Finding:
@@ -185,7 +185,7 @@ def _available(deployment: Deployment, outcome: Outcome, replicas: Sequence[Repl
         return Finding("False", outcome.accepted.reason, outcome.accepted.message)
     wanted = wanted_replicas(deployment)
     ready = len({one.number for one in replicas if one.serving})
-    count = f"{ready} of {_several(wanted, 'replica')} ready"
+    count = f"{ready} of {wanted} replicas ready"
     if ready >= wanted:
         return Finding("True", Reason.SERVING, count if wanted else "no replica is wanted")
     for one in replicas:
@@ -216,7 +216,7 @@ def _obstacle(outcome: Outcome) -> str:
 def _progressing(outcome: Outcome, replicas: Sequence[Replica], available: Finding) -> Finding:
     outdated, leaving = outcome.plan.outdated, outcome.plan.leaving
     if outcome.accepted.status == "False":
-        kept = f"; {_several(len(replicas), 'replica')} of before kept as they are" if replicas else ""
+        kept = f"; {_several(len(replicas), 'replica')} kept as before" if replicas else ""
         return Finding("False", outcome.accepted.reason, f"{outcome.accepted.message}{kept}")
     if leaving or outcome.plan.removals:
         count = len(leaving) + len(outcome.plan.removals)
