@@ -120,8 +120,8 @@ def _process(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]
 
 
 @contextlib.contextmanager
-def api_server(folder: Path) -> Iterator[ApiServer]:
-    """Run etcd and an API server below `folder`, until the block ends."""
+def api_server(folder: Path, *arguments: str) -> Iterator[ApiServer]:
+    """Run etcd and an API server below `folder`, until the block ends; `arguments` are further ones of the server."""
     programs = Programs(cache_folder())
     client_port, peer_port, port = _free_ports(3)
     token = secrets.token_hex(16)
@@ -153,6 +153,7 @@ def api_server(folder: Path) -> Iterator[ApiServer]:
         f"--service-account-signing-key-file={folder / 'accounts.key'}",
         "--service-cluster-ip-range=10.0.0.0/24",
         "--disable-admission-plugins=ServiceAccount",
+        *arguments,
     ]
     with _process(etcd, folder / "etcd.log"), _process(server, folder / "apiserver.log"):
         running = ApiServer(port, token, folder / "certificates" / "apiserver.crt")

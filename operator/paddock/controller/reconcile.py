@@ -346,6 +346,7 @@ class Reconciler:
             name_in_pod=binding.name_in_pod or "",
             backend=device.backend,
             description=device.description,
+            device_weights=accepted.need.device_weights,
         )
 
     def _cpu_node(self, deployment: Deployment, accepted: Accepted, fleet: Fleet) -> str | None:

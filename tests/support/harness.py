@@ -1,0 +1,574 @@
+"""The operator's surroundings for tests: a real API server and controllers, pretend nodes, and real operator processes.
+
+Operators run as the chart's service account, with the chart's rights and no others, so that a missing right shows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import http.client
+import json
+import os
+import random
+import signal
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import yaml
+
+from cluster.settings import REPOSITORY, Programs, cache_folder
+from support.apiserver import Answer, ApiServer, api_server
+from support.helm import NAMESPACE, render
+from support.pretend_agent import PretendAgent, summary
+from support.pretend_kubelet import PretendKubelet
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+
+    from aiohttp import web
+
+    from paddock.api.report import Fault, ListedDevice
+
+JSON = dict[str, Any]
+T = TypeVar("T")
+MERGE = "application/merge-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
+API = "/apis/paddock.dev/v1alpha1"
+GPUS = f"{API}/gpus"
+ACCOUNT = "paddock-operator"
+USER = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
+MODEL = "/models/gemma.gguf"
+RIGHTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+CONTROLLERS = "garbage-collector-controller,namespace-controller,persistentvolume-binder-controller"
+
+
+def eventually(condition: Callable[[], T], seconds: float = 10.0, what: str = "") -> T:
+    """Repeat until the condition holds, and give its value; an AssertionError that it raises counts as not yet."""
+    deadline = time.monotonic() + seconds
+    last = ""
+    while True:
+        try:
+            value = condition()
+            if value:
+                return value
+            last = f"gave {value!r}"
+        except (AssertionError, KeyError, IndexError) as error:
+            last = f"{type(error).__name__}: {error}"
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds:g} s{': ' if what else ''}{what}; last: {last}")
+        time.sleep(0.02)
+
+
+def stays(condition: Callable[[], object], seconds: float) -> None:
+    """See that a condition holds all the time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        value = condition()
+        assert value, f"held only until {deadline - time.monotonic():.1f} s before the end: {value!r}"
+        time.sleep(0.05)
+
+
+class Client:
+    """A small client for tests, with one connection for each thread."""
+
+    def __init__(self, server: ApiServer, token: str | None = None) -> None:
+        self._server, self._token, self._local = server, token or server.token, threading.local()
+        self._open: list[http.client.HTTPSConnection] = []
+
+    def _connection(self, *, fresh: bool = False) -> http.client.HTTPSConnection:
+        found: http.client.HTTPSConnection | None = getattr(self._local, "connection", None)
+        if found is None or fresh:
+            if found is not None:
+                found.close()
+            context = ssl.create_default_context(cafile=str(self._server.certificate))
+            context.check_hostname = False
+            found = http.client.HTTPSConnection("127.0.0.1", self._server.port, timeout=60, context=context)
+            self._local.connection = found
+            self._open.append(found)
+        return found
+
+    def call(self, method: str, path: str, body: object = None, content: str = "application/json") -> Answer:
+        """Send one request; refusals are answers."""
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": content}
+        data = None if body is None else json.dumps(body)
+        try:
+            self._connection().request(method, path, data, headers)
+            response = self._connection().getresponse()
+        except (http.client.HTTPException, ConnectionError):
+            self._connection(fresh=True).request(method, path, data, headers)
+            response = self._connection().getresponse()
+        text = response.read()
+        return Answer(response.status, json.loads(text) if text.startswith(b"{") else {"text": text.decode()})
+
+    def get(self, path: str) -> JSON | None:
+        """Read an object; None when there is none."""
+        answer = self.call("GET", path)
+        if answer.status == 404:
+            return None
+        assert answer.status == 200, answer
+        return answer.body
+
+    def items(self, path: str) -> list[JSON]:
+        """Read a list."""
+        answer = self.call("GET", path)
+        assert answer.status == 200, answer
+        found: list[JSON] = answer.body["items"]
+        return found
+
+    def do(self, method: str, path: str, body: object = None, content: str = MERGE) -> JSON:
+        """Send a request that must succeed."""
+        answer = self.call(method, path, body, "application/json" if method != "PATCH" else content)
+        assert answer.status < 300, answer
+        return answer.body
+
+    def delete(self, path: str, **options: Any) -> None:
+        """Delete an object, if there is one."""
+        answer = self.call("DELETE", path, options or None)
+        assert answer.status in (200, 202, 404), answer
+
+    def close(self) -> None:
+        """Close all connections."""
+        for one in self._open:
+            one.close()
+
+
+class Background:
+    """An event loop in a thread of its own, in which the pretend nodes live."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def call(self, work: Coroutine[Any, Any, T], seconds: float = 20) -> T:
+        """Run a coroutine there and wait for it."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(seconds)
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine there without waiting."""
+        asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    def close(self) -> None:
+        """Cancel everything and end the thread."""
+
+        async def cancel() -> None:
+            tasks = [one for one in asyncio.all_tasks() if one is not asyncio.current_task()]
+            for one in tasks:
+                one.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.sleep(0.05)
+
+        self.call(cancel())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(10)
+        self.loop.close()
+
+
+class Operator:
+    """One real operator process."""
+
+    def __init__(self, environment: Mapping[str, str], port: int) -> None:
+        self.started, self.port = time.monotonic(), port
+        self.lines: list[tuple[float, str]] = []
+        program = Path(sys.executable).with_name("paddock-operator")
+        plain = {name: value for name, value in os.environ.items() if not name.startswith(("PADDOCK_", "KUBERNETES_"))}
+        self._process = subprocess.Popen(
+            [str(program)], env=plain | dict(environment), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self.lines.append((time.monotonic(), line.rstrip()))
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    def said(self, words: str) -> float | None:
+        """Give when it logged these words for the first time, in seconds of the monotonic clock."""
+        return next((when for when, line in list(self.lines) if words in line), None)
+
+    def wait_until(self, words: str, seconds: float = 20) -> float:
+        """Wait until it has logged these words; gives the seconds since its start."""
+
+        def said() -> float | None:
+            assert self.running or self.said(words), f"the operator ended: {self.tail()}"
+            return self.said(words)
+
+        when = eventually(said, seconds, f"{words!r} in the operator's log: {self.tail()}")
+        assert when is not None
+        return when - self.started
+
+    def tail(self, count: int = 15) -> str:
+        """Give its last lines."""
+        return "\n".join(line for _, line in list(self.lines)[-count:])
+
+    def metrics(self) -> dict[str, float]:
+        """Read its metrics."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        connection.request("GET", "/metrics")
+        text = connection.getresponse().read().decode()
+        connection.close()
+        pairs = [line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")]
+        return {name: float(value) for name, value in pairs}
+
+    def calls(self) -> dict[str, float]:
+        """Give its requests to the API server by `verb group/resource`."""
+        start = 'paddock_api_requests_total{request="'
+        return {
+            name.removeprefix(start).removesuffix('"}'): value
+            for name, value in self.metrics().items()
+            if name.startswith(start)
+        }
+
+    def writes(self) -> int:
+        """Give how many objects it has written, Leases and Events aside."""
+        reading = ("get ", "list ", "watch ")
+        return int(
+            sum(
+                count
+                for call, count in self.calls().items()
+                if not call.startswith(reading) and not call.endswith(("/leases", "/events"))
+            )
+        )
+
+    def kill(self) -> None:
+        """End it with SIGKILL."""
+        self._end(signal.SIGKILL)
+
+    def terminate(self) -> int:
+        """End it with SIGTERM; gives its exit code."""
+        return self._end(signal.SIGTERM)
+
+    def _end(self, number: signal.Signals) -> int:
+        if self.running:
+            self._process.send_signal(number)
+        try:
+            code = self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait(5)
+        self._reader.join(5)
+        if self._process.stderr is not None:
+            self._process.stderr.close()
+        return code
+
+
+@dataclass
+class PretendNode:
+    """A Node object with an agent and a kubelet behind it."""
+
+    name: str
+    address: str
+    agent: PretendAgent
+    agent_pod: str
+    logs: web.AppRunner
+
+
+@dataclass
+class Plane:
+    """Everything: API server, controllers, nodes, operators."""
+
+    server: ApiServer
+    folder: Path
+    client: Client
+    background: Background
+    kubelet: PretendKubelet
+    agent_port: int
+    network: str
+    nodes: dict[str, PretendNode] = field(default_factory=dict)
+    operators: list[Operator] = field(default_factory=list)
+    _serial: int = 0
+
+    # -- operators -------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def kubeconfig(self) -> Path:
+        """Credentials of the chart's service account."""
+        return self.kubeconfig_for(ACCOUNT)
+
+    def kubeconfig_for(self, account: str) -> Path:
+        """Give a kubeconfig of a service account of the operator's namespace."""
+        path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token"
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 7200}}
+        token = self.client.do("POST", path, body)["status"]["token"]
+        return write_kubeconfig(self.folder / f"{account}.kubeconfig", self.server, token)
+
+    def operator(self, *, kubeconfig: Path | None = None, ready: bool = True, **settings: Any) -> Operator:
+        """Start an operator; `settings` are its PADDOCK_ variables in lower case."""
+        port = free_port()
+        values = {
+            "namespace": NAMESPACE,
+            "pod_name": f"operator-{self._names()}",
+            "agent_port": self.agent_port,
+            "agent_image": "paddock-agent:test",
+            "model_roots": json.dumps([{"path": "/models", "hostPath": "/var/lib/paddock/models"}]),
+            "leader_election": "false",
+            "listen": f"127.0.0.1:{port}",
+            "agent_ttl": 2,
+            **settings,
+        }
+        environment = {f"PADDOCK_{name.upper()}": str(value) for name, value in values.items()}
+        made = Operator(environment | {"KUBECONFIG": str(kubeconfig or self.kubeconfig)}, port)
+        self.operators.append(made)
+        if ready:
+            made.wait_until("ready:")
+        return made
+
+    def _names(self) -> int:
+        self._serial += 1
+        return self._serial
+
+    def stop_operators(self) -> None:
+        """End every operator."""
+        for one in self.operators:
+            if one.running:
+                one.terminate()
+        self.operators.clear()
+
+    # -- nodes -----------------------------------------------------------------------------------------------------
+
+    def credentials(self) -> Path:
+        """Write the Secret that the operator made to files, as the kubelet does for agents."""
+        folder = self.folder / "agent"
+        secret = eventually(lambda: self.client.get(f"/api/v1/namespaces/{NAMESPACE}/secrets/paddock-agent"), 20)
+        assert secret is not None
+        folder.mkdir(exist_ok=True)
+        for name, value in secret["data"].items():
+            (folder / name).write_bytes(base64.b64decode(value))
+        return folder
+
+    def node(
+        self,
+        name: str,
+        devices: Sequence[ListedDevice],
+        *,
+        faults: Sequence[Fault] = (),
+        labels: Mapping[str, str] | None = None,
+        agent: bool = True,
+        **spec: Any,
+    ) -> PretendNode:
+        """Add a node with these devices; its agent has the model `MODEL`."""
+        self._serial += 1
+        address = f"127.{self.network}.{self._serial // 250}.{self._serial % 250 + 1}"
+        folder = self.credentials()
+        self.kubelet.folder = folder
+        made = PretendAgent(name, address, self.agent_port, folder)
+        made.headers[MODEL] = summary()
+
+        async def start() -> web.AppRunner:
+            made.report(devices, faults)
+            if agent:
+                await made.start()
+            return await self.kubelet.serve_logs(address)
+
+        self._create_node(name, address, dict(labels or {}), spec)
+        logs = self.background.call(start())
+        self.kubelet.nodes[name] = address
+        node = PretendNode(name, address, made, f"paddock-agent-{self._serial}", logs)
+        self.nodes[name] = node
+        self._create_agent_pod(node)
+        return node
+
+    def _create_node(self, name: str, address: str, labels: JSON, spec: JSON) -> None:
+        meta = {"name": name, "labels": {"kubernetes.io/hostname": name, **labels}}
+        self.client.do("POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": meta, "spec": spec})
+        status = {
+            "addresses": [{"type": "InternalIP", "address": address}],
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": self.kubelet.port}},
+            "nodeInfo": {"architecture": "amd64"},
+            "capacity": {"cpu": "64", "memory": "256Gi", "pods": "2000"},
+            "allocatable": {"cpu": "64", "memory": "256Gi", "pods": "2000"},
+        }
+        self.client.do("PATCH", f"/api/v1/nodes/{name}/status", {"status": status}, STRATEGIC)
+
+    def _create_agent_pod(self, node: PretendNode) -> None:
+        labels = {"app.kubernetes.io/component": "node-agent", "app.kubernetes.io/name": "paddock"}
+        pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
+        spec = {"nodeName": node.name, "containers": [{"name": "agent", "image": "x"}]}
+        meta = {"name": node.agent_pod, "labels": labels}
+        self.client.do("POST", pods, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+        status = {"phase": "Running", "podIP": node.address, "podIPs": [{"ip": node.address}]}
+        self.client.do("PATCH", f"{pods}/{node.agent_pod}/status", {"status": status}, STRATEGIC)
+
+    def report(self, node: str, devices: Sequence[ListedDevice], faults: Sequence[Fault] = ()) -> None:
+        """Have a node's agent report something else."""
+
+        async def post() -> None:
+            self.nodes[node].agent.report(devices, faults)
+
+        self.background.call(post())
+
+    def silence(self, node: str) -> None:
+        """Have an agent answer no more."""
+        self.background.call(self.nodes[node].agent.stop())
+
+    def wake(self, node: str) -> None:
+        """Have an agent answer again."""
+        self.background.call(self.nodes[node].agent.start())
+
+    def remove_node(self, name: str) -> None:
+        """Remove a node with all that runs on it."""
+        node = self.nodes.pop(name)
+        self.client.delete(f"/api/v1/nodes/{name}")
+        self.client.delete(f"/api/v1/namespaces/{NAMESPACE}/pods/{node.agent_pod}", gracePeriodSeconds=0)
+        self.kubelet.nodes.pop(name, None)
+        self.background.call(node.agent.stop())
+        self.background.call(node.logs.cleanup())
+
+    # -- the audit log ---------------------------------------------------------------------------------------------
+
+    def audit(self) -> list[JSON]:
+        """Give every request of the operators so far, as the API server has seen them."""
+        text = (self.folder / "audit.log").read_text()
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+    def written(self, since: int = 0) -> Counter[str]:
+        """Count the operators' successful writes since a mark (`audit_mark`), Leases and Events aside."""
+        events = self.audit()[since:]
+        return Counter(
+            f"{one['verb']} {resource_of(one)}"
+            for one in events
+            if one["verb"] not in ("get", "list", "watch")
+            and one["objectRef"]["resource"] not in ("leases", "events")
+            and one["responseStatus"]["code"] < 400
+        )
+
+    def audit_mark(self) -> int:
+        """Give where the audit log is now."""
+        return len(self.audit())
+
+
+def resource_of(event: JSON) -> str:
+    """Give `group/resource[/subresource]` of an audit event."""
+    reference = event["objectRef"]
+    subresource = f"/{reference['subresource']}" if reference.get("subresource") else ""
+    return f"{reference.get('apiGroup', '')}/{reference['resource']}{subresource}"
+
+
+def free_port() -> int:
+    """Give a port that is free on every loopback address now."""
+    import socket  # noqa: PLC0415
+
+    with socket.socket() as one:
+        one.bind(("0.0.0.0", 0))  # noqa: S104
+        port: int = one.getsockname()[1]
+        return port
+
+
+def write_kubeconfig(path: Path, server: ApiServer, token: str) -> Path:
+    """Write a kubeconfig for a token."""
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": server.url, "insecure-skip-tls-verify": True}}],
+        "users": [{"name": "u", "user": {"token": token}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "c",
+    }
+    path.touch(0o600)
+    path.write_text(json.dumps(config))
+    return path
+
+
+def _audit_policy(folder: Path) -> list[str]:
+    policy = {
+        "apiVersion": "audit.k8s.io/v1",
+        "kind": "Policy",
+        "omitStages": ["RequestReceived", "ResponseStarted"],
+        "rules": [{"level": "Metadata", "userGroups": [f"system:serviceaccounts:{NAMESPACE}"]}, {"level": "None"}],
+    }
+    (folder / "audit.yaml").write_text(json.dumps(policy))
+    (folder / "audit.log").touch()
+    return [f"--audit-policy-file={folder / 'audit.yaml'}", f"--audit-log-path={folder / 'audit.log'}"]
+
+
+@contextlib.contextmanager
+def _controllers(server: ApiServer, folder: Path) -> Iterator[None]:
+    kubeconfig = write_kubeconfig(folder / "admin.kubeconfig", server, server.token)
+    command = [
+        str(Programs(cache_folder()).kubernetes / "kube-controller-manager"),
+        f"--kubeconfig={kubeconfig}",
+        f"--controllers={CONTROLLERS}",
+        "--leader-elect=false",
+        "--secure-port=0",
+        "--kube-api-qps=200",
+        "--kube-api-burst=400",
+        "--pvclaimbinder-sync-period=2s",
+        f"--flex-volume-plugin-dir={folder / 'volume-plugins'}",
+    ]
+    with (folder / "controllers.log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+def _install(server: ApiServer, values: JSON | None = None) -> None:
+    """Create namespaces, CRDs, RuntimeClass and the chart's rights."""
+    crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    for file in sorted((REPOSITORY / "crds").glob("*.yaml")):
+        assert server.call("POST", crds, yaml.safe_load(file.read_text())).status == 201
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+    assert server.call("POST", "/api/v1/namespaces", namespace).status == 201
+    nvidia = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}}
+    assert server.call("POST", "/apis/node.k8s.io/v1/runtimeclasses", nvidia | {"handler": "nvidia"}).status == 201
+    grant(server, render(values))
+    server.wait("GET", GPUS)
+    server.wait("GET", f"{API}/modeldeployments")
+
+
+def grant(server: ApiServer, objects: Sequence[JSON]) -> None:
+    """Create the chart's service accounts, roles and bindings."""
+    for one in objects:
+        if one["kind"] not in RIGHTS:
+            continue
+        kind = one["kind"].lower() + "s"
+        space = one["metadata"].get("namespace")
+        where = f"/namespaces/{space}" if space else ""
+        group = "/api/v1" if kind == "serviceaccounts" else "/apis/rbac.authorization.k8s.io/v1"
+        answer = server.call("POST", f"{group}{where}/{kind}", one)
+        assert answer.status in (201, 409), answer
+
+
+@contextlib.contextmanager
+def plane(folder: Path, *, audit: bool = True) -> Iterator[Plane]:
+    """Start everything but nodes and operators, until the block ends."""
+    arguments = _audit_policy(folder) if audit else []
+    # Tests of hundreds of deployments at once are about the operator, not about the server's own limits.
+    with api_server(folder, *arguments) as server:
+        _install(server)
+        with _controllers(server, folder):
+            background, client = Background(), Client(server)
+            kubelet = PretendKubelet(server.url, server.token, free_port(), folder)
+            network = str(random.randrange(2, 250))  # noqa: S311 no secret
+            made = Plane(server, folder, client, background, kubelet, free_port(), network)
+            background.start(kubelet.run())
+            try:
+                yield made
+            finally:
+                made.stop_operators()
+                for name in list(made.nodes):
+                    made.remove_node(name)
+                background.close()
+                client.close()
