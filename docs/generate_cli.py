@@ -30,8 +30,8 @@ HEAD = """<!-- Written by docs/generate_cli.py; change the source instead. -->
 `pip install "paddock[cli]"` installs the program `paddock`. The same program is a plug-in of kubectl: every command
 below also works as `kubectl paddock ...`.
 
-- In a terminal, tables are cut to its width, and `explain` wraps. In a pipe nothing is cut, there is no colour, and
-  each row is one line. `NO_COLOR=1` switches colours off everywhere.
+- In a terminal, tables are cut to its width (`-o wide` never is), and `explain` wraps. In a pipe nothing is cut, there
+  is no colour, and each row is one line. `NO_COLOR=1` switches colours off everywhere.
 - `-o json` and `-o yaml` print the objects as the API server has them (`explain`: a document of its own, in which
   `recorded` is what the operator wrote down and `now` is what the same question would give at this moment).
 - A problem is one line on standard error that says what to do, and exit status 1; wrong usage has exit status 2.

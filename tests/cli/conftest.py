@@ -20,16 +20,12 @@ def shell(api: FakeApi) -> Shell:
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
-    """Compare text with a file in golden/; `pytest --golden` writes the files."""
+    """Compare text with a file in golden/; `pytest --update-golden` writes the files."""
 
     def compare(name: str, text: str) -> None:
         path = GOLDEN / name
-        if request.config.getoption("--golden", default=False):
+        if request.config.getoption("--update-golden"):
             path.write_text(text, encoding="utf-8")
         assert text == path.read_text(encoding="utf-8")
 
     return compare
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--golden", action="store_true", help="write the pictures in tests/cli/golden anew")

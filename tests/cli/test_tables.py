@@ -69,14 +69,13 @@ def test_a_device_that_is_not_ready_says_why_even_when_narrow(shell: Shell, api:
     assert "5 GPUs on 3 nodes, 4 ready." in text
 
 
-def test_wide_devices_show_identities(shell: Shell) -> None:
-    _, text = shell.run("devices", "-o", "wide", width=80)
-    row = next(line for line in text.splitlines() if "CUDA1" in line)
-    assert row.startswith("node1")
-    _, text = shell.run("devices", "-o", "wide")
+@pytest.mark.parametrize("width", [None, 80])
+def test_wide_devices_show_identities_whole(shell: Shell, width: int | None) -> None:
+    _, text = shell.run("devices", "-o", "wide", width=width)
     row = next(line for line in text.splitlines() if "CUDA1" in line)
     for part in ("0000:02:00.0", "GPU-4080b7e2-91c3-4f0d-a5d8-6c2b1e47f802", "CUDA, Vulkan", "580.95.05", "432 GB/s"):
         assert part in row
+    assert "file:///models/gemma.gguf" in shell.run("get", "-o", "wide", width=width)[1]
 
 
 def test_no_gpu_at_all_tells_where_to_look(shell: Shell, api: FakeApi) -> None:

@@ -41,7 +41,8 @@ def show(screen: Screen, gpus: Sequence[Gpu], *, wide: bool = False) -> None:
     ]
     if wide:
         columns += [Column(title) for title in ("PCI", "UUID", "BACKENDS", "DRIVER", "COMPUTE", "BANDWIDTH")]
-    screen.table(columns, [_row(gpu, short=screen.terminal and not wide, wide=wide) for gpu in gpus])
+    rows = [_row(gpu, short=screen.terminal and not wide, wide=wide) for gpu in gpus]
+    screen.table(columns, rows, whole=wide)
     if screen.terminal:
         screen.line()
         screen.line(summary(gpus))

@@ -47,7 +47,7 @@ async def get(session: Session, name: str | None, *, everywhere: bool, output: O
         Column("WHY", least=14, drop=1),
     ]
     rows = [_row(model, names, session.now(), everywhere=everywhere, wide=wide) for model in models]
-    session.screen.table(columns, rows)
+    session.screen.table(columns, rows, whole=wide)
 
 
 async def _descriptions(session: Session) -> dict[str, Gpu]:

@@ -4,6 +4,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from pathlib import PurePath
 from typing import Annotated
 
@@ -210,7 +211,10 @@ def _end(problem: Problem) -> int:
 
 
 def main() -> None:
-    """Run the command line of this process."""
+    """Run the command line of this process; a character that the terminal cannot show ends nothing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
     sys.exit(run(sys.argv[1:], program=program_name(sys.argv[0])))
 
 

@@ -51,9 +51,9 @@ class Screen:
         self.console.file.write(text)
         self.console.file.flush()
 
-    def table(self, columns: Sequence[Column], rows: Sequence[Row]) -> None:
-        """Print a table."""
-        for line in render(columns, rows, self.width):
+    def table(self, columns: Sequence[Column], rows: Sequence[Row], *, whole: bool = False) -> None:
+        """Print a table; `whole` cuts nothing even in a narrow terminal."""
+        for line in render(columns, rows, None if whole else self.width):
             self.console.print(line, soft_wrap=True)
 
     def data(self, value: object, output: Output) -> None:
