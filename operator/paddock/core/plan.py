@@ -81,7 +81,8 @@ def plan(
     def is_current(one: Replica) -> bool:
         return one.revision == revision and (one.placement_spec == placement_hash or satisfies(one))
 
-    fresh, stale = [], []
+    fresh: list[Replica] = []
+    stale: list[Replica] = []
     for one in alive:
         (fresh if is_current(one) else stale).append(one)
     current, outdated = _one_each(fresh), _one_each(stale)
