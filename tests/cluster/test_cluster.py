@@ -37,12 +37,13 @@ def namespace() -> Iterator[None]:
     ensure_cluster()
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found")
+    kubectl("delete", "persistentvolume", "cluster-test-node1", "cluster-test-node2", "--ignore-not-found")
     apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}})
     for node in ("node1", "node2"):
         apply(*models_volume(node))
     yield
-    kubectl("delete", "namespace", NAMESPACE)
-    kubectl("delete", "persistentvolume", "cluster-test-node1", "cluster-test-node2")
+    kubectl("delete", "namespace", NAMESPACE, "--wait=false")
+    kubectl("delete", "persistentvolume", "cluster-test-node1", "cluster-test-node2", "--wait=false")
 
 
 def models_volume(node: str) -> tuple[dict[str, Any], dict[str, Any]]:
