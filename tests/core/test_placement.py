@@ -175,8 +175,8 @@ def test_the_answer_does_not_depend_on_the_order_of_devices(where: Fleet, reques
 def test_no_placement_overbooks_or_goes_where_it_must_not(where: Fleet, request: Request) -> None:
     found = place(request, where)
     assert len(found.judged) == len(where.devices)
+    assert 0 < len(found.reason if isinstance(found, Placement) else found.message) < 700
     if not isinstance(found, Placement):
-        assert found.message
         return
     if found.device is None:
         assert request.allow_cpu
@@ -448,12 +448,6 @@ def test_on_the_cpu_a_file_on_no_usable_node_is_told() -> None:
     assert refused(replace(request, file_nodes=frozenset()), where).reason is Reason.MODEL_NOT_FOUND
     found = refused(replace(request, file_nodes=frozenset({"node1"})), where)
     assert found.message == "no node with the model file can be used: node1: the node is cordoned"
-
-
-@given(fleets(), REQUESTS)
-def test_messages_stay_short(where: Fleet, request: Request) -> None:
-    found = place(request, where)
-    assert len(found.reason if isinstance(found, Placement) else found.message) < 700
 
 
 def test_fleet_builder_keeps_devices_apart() -> None:
