@@ -96,6 +96,10 @@ def cpu_seconds(command: list[str]) -> float:
 def test_completion(shell_: str) -> None:
     script = program("--show-completion", shell_, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
     assert "_PADDOCK_COMPLETE" in script.stdout
+    plugin = program(
+        "--show-completion", shell_, name="kubectl-paddock", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1"
+    )
+    assert plugin.stdout == script.stdout
     words = {"bash": {"COMP_WORDS": "paddock dev", "COMP_CWORD": "1"}}.get(
         shell_, {"_TYPER_COMPLETE_ARGS": "paddock dev"}
     )

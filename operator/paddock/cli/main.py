@@ -172,12 +172,17 @@ def program_name(path: str) -> str:
     return "kubectl paddock" if name.startswith("kubectl") else "paddock"
 
 
+def _completes(arguments: Sequence[str]) -> bool:
+    """Tell whether completion is asked for: a shell completes programs, and `kubectl paddock` is not one."""
+    return any(one.startswith(("--install-completion", "--show-completion")) for one in arguments)
+
+
 def run(arguments: Sequence[str], environment: Environment | None = None, program: str = "paddock") -> int:
     """Run one command and give its exit status: 0, 1 for a problem, 2 for wrong usage, 130 when interrupted."""
     try:
         result = get_command(app).main(
             list(arguments) or ["--help"],
-            prog_name=program,
+            prog_name="paddock" if _completes(arguments) else program,
             complete_var="_PADDOCK_COMPLETE",
             standalone_mode=False,
             obj=environment,
