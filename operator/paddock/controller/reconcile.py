@@ -225,11 +225,15 @@ class Reconciler:
         """Give each wanted replica a device and a pod; the first refusal is the one that is told."""
         leaving = {one.name for one in steps.leaving} | {one.replica.name for one in steps.removals}
         refused: Finding | None = None
+        placed = False
         for wanted in steps.wanted:
             name = pod_name(deployment, revision(deployment), wanted.number)
             if name in leaving or not self._may_start(deployment, name):
                 continue
+            if wanted.replaces_a_server and placed:
+                break  # Two would be missing at once, if this old pod had to make room.
             finding = await self._start(deployment, wanted, accepted, steps)
+            placed = placed or finding is None
             refused = refused or finding
         return refused
 
@@ -244,7 +248,7 @@ class Reconciler:
     async def _start(self, deployment: Deployment, wanted: Wanted, accepted: Accepted, steps: Plan) -> Finding | None:
         name = pod_name(deployment, revision(deployment), wanted.number)
         key = f"{deployment.namespace}/{name}"
-        request = self._request(deployment, accepted)
+        request = self._request(deployment, accepted, wanted.replacing)
         for _ in range(8):
             fleet = self._ledger.fleet(self._world.nodes).without((key,))
             decision = place(request, fleet)
@@ -283,10 +287,11 @@ class Reconciler:
         await self._remove(deployment, (Removal(old, "its successor needs the room"),))
         return Finding("False", Reason.ROLLING_OUT, f"{old.name} makes room: {refusal.message}")
 
-    def _request(self, deployment: Deployment, accepted: Accepted) -> Request:
+    def _request(self, deployment: Deployment, accepted: Accepted, replacing: Replica | None) -> Request:
         spec = deployment.spec
         assert spec is not None  # noqa: S101 accepted
-        siblings = frozenset(one.key for one in self._world.replicas.of(deployment.key))
+        # The pod that is replaced is no sibling: its successor keeps to its device and apart from the others.
+        siblings = frozenset(one.key for one in self._world.replicas.of(deployment.key) if one != replacing)
         vendor = self._settings.runtime_classes.get("nvidia")
         chosen = spec.server.runtime_class_name or vendor
         return Request(
