@@ -60,6 +60,11 @@ def test_a_card_held_by_the_pod_that_is_replaced_has_room_for_its_successor() ->
     assert fleet(one).without(["default/gemma-a-0"]).devices[0].available(0) == 12 * GIB
 
 
+def test_memory_that_a_pod_never_used_does_not_come_back() -> None:
+    one = device(total=12 * GIB, free=5 * GIB, claims=(claim("default/gemma-a-0", 4 * GIB),))
+    assert fleet(one).without(["default/gemma-a-0"]).devices[0].available(0) == 5 * GIB
+
+
 def test_a_fleet_without_a_pod_it_never_had_is_the_same() -> None:
     before = fleet(device(claims=(claim(),)))
     assert before.without(["default/unknown-0"]) == before

@@ -193,6 +193,14 @@ def test_no_placement_overbooks_or_goes_where_it_must_not(where: Fleet, request:
     assert [judged.device for judged in found.judged if judged.verdict is Verdict.CHOSEN] == [one]
 
 
+def test_one_byte_decides_whether_a_model_fits() -> None:
+    where = fleet(device("gpu", total=4 * GIB, free=None, claims=(claim(size=GIB),)))
+    assert chosen(Request(need=3 * GIB), where) == "gpu"
+    assert refused(Request(need=3 * GIB + 1), where).reason is Reason.WAITING_FOR_DEVICE
+    assert refused(Request(need=4 * GIB), where).reason is Reason.WAITING_FOR_DEVICE
+    assert refused(Request(need=4 * GIB + 1), where).reason is Reason.INSUFFICIENT_MEMORY
+
+
 # Named devices
 
 
