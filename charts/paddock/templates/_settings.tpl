@@ -13,7 +13,7 @@ Environment given in values comes first, so that every setting can be reached.
   "PADDOCK_IMAGE_PULL_POLICY" .Values.images.pullPolicy
   "PADDOCK_LEADER_ELECTION" "true"
   "PADDOCK_LEASE_SECONDS" (int .Values.operator.leaseSeconds | toString)
-  "PADDOCK_LISTEN" (printf "0.0.0.0:%d" (int .Values.operator.port))
+  "PADDOCK_LISTEN" (printf ":%d" (int .Values.operator.port))
   "PADDOCK_LOG_FORMAT" .Values.log.format
   "PADDOCK_LOG_LEVEL" (.Values.log.level | upper)
   "PADDOCK_MODEL_ROOTS" (.Values.modelRoots | toJson)

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import resource
 import time
+from typing import Any
 
 import kopf
 
@@ -41,9 +42,11 @@ async def serve(cluster: Cluster, settings: Settings, face: Face, stop: asyncio.
     end = asyncio.Event()
     watchers = [asyncio.create_task(_first(end, stop, lost))]
     namespaces = sorted({*settings.watch_namespaces, settings.namespace})
-    scope = {"namespaces": namespaces} if settings.watch_namespaces else {"clusterwide": True}
+    # Without an identity kopf looks its user up by number, which has no entry in an image.
+    options: dict[str, Any] = {"identity": settings.pod_name, "standalone": True, "stop_flag": end}
+    options |= {"namespaces": namespaces} if settings.watch_namespaces else {"clusterwide": True}
     try:
-        await kopf.operator(registry=registry(), memo=controller, stop_flag=end, standalone=True, **scope)
+        await kopf.operator(registry=registry(), memo=controller, **options)
     finally:
         await controller.stop()
         for task in watchers:
