@@ -1,11 +1,15 @@
 """The only module that knows kopf's decorators. Handlers pass on; they decide nothing and leave nothing on objects."""
 
+import os
+from pathlib import Path
 from typing import Any
 
 import kopf
 
 from paddock.api.vocabulary import GROUP, VERSION
 from paddock.controller.controller import POD_SELECTOR, Controller
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 def registry() -> kopf.OperatorRegistry:
@@ -22,8 +26,19 @@ def registry() -> kopf.OperatorRegistry:
 
 
 def login(**kwargs: Any) -> kopf.ConnectionInfo | None:
-    """Use the service account inside a pod, a kubeconfig outside; kopf's own way would import the whole client."""
-    return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
+    """Use the service account inside a pod, a kubeconfig outside.
+
+    kopf's own ways would import the whole client, or need a cluster DNS. kopf asks again when the token has run out.
+    """
+    host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+    token = SERVICE_ACCOUNT / "token"
+    if not host or not token.is_file():
+        return kopf.login_with_kubeconfig(**kwargs)
+    return kopf.ConnectionInfo(
+        server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
+        ca_path=str(SERVICE_ACCOUNT / "ca.crt"),
+        token=token.read_text().strip(),
+    )
 
 
 async def start(memo: Controller, settings: kopf.OperatorSettings, **_: Any) -> None:
