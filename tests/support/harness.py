@@ -8,40 +8,33 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import http.client
 import json
-import os
 import random
-import signal
-import ssl
 import subprocess
-import sys
 import threading
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from cluster.settings import REPOSITORY, Programs, cache_folder
-from support.apiserver import Answer, ApiServer, api_server
+from support.apiserver import ApiServer, api_server
+from support.client import JSON, Client, T, eventually
 from support.helm import NAMESPACE, render
+from support.operator_process import Operator
 from support.pretend_agent import PretendAgent, summary
 from support.pretend_kubelet import PretendKubelet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+    from pathlib import Path
+    from collections.abc import Coroutine, Iterator, Mapping, Sequence
 
     from aiohttp import web
 
     from paddock.api.report import Fault, ListedDevice
 
-JSON = dict[str, Any]
-T = TypeVar("T")
-MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 API = "/apis/paddock.dev/v1alpha1"
 GPUS = f"{API}/gpus"
@@ -50,96 +43,6 @@ USER = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
 MODEL = "/models/gemma.gguf"
 RIGHTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 CONTROLLERS = "garbage-collector-controller,namespace-controller,persistentvolume-binder-controller"
-
-
-def eventually(condition: Callable[[], T], seconds: float = 10.0, what: str = "") -> T:
-    """Repeat until the condition holds, and give its value; an AssertionError that it raises counts as not yet."""
-    deadline = time.monotonic() + seconds
-    last = ""
-    while True:
-        try:
-            value = condition()
-            if value:
-                return value
-            last = f"gave {value!r}"
-        except (AssertionError, KeyError, IndexError) as error:
-            last = f"{type(error).__name__}: {error}"
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {seconds:g} s{': ' if what else ''}{what}; last: {last}")
-        time.sleep(0.02)
-
-
-def stays(condition: Callable[[], object], seconds: float) -> None:
-    """See that a condition holds all the time."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        value = condition()
-        assert value, f"held only until {deadline - time.monotonic():.1f} s before the end: {value!r}"
-        time.sleep(0.05)
-
-
-class Client:
-    """A small client for tests, with one connection for each thread."""
-
-    def __init__(self, server: ApiServer, token: str | None = None) -> None:
-        self._server, self._token, self._local = server, token or server.token, threading.local()
-        self._open: list[http.client.HTTPSConnection] = []
-
-    def _connection(self, *, fresh: bool = False) -> http.client.HTTPSConnection:
-        found: http.client.HTTPSConnection | None = getattr(self._local, "connection", None)
-        if found is None or fresh:
-            if found is not None:
-                found.close()
-            context = ssl.create_default_context(cafile=str(self._server.certificate))
-            context.check_hostname = False
-            found = http.client.HTTPSConnection("127.0.0.1", self._server.port, timeout=60, context=context)
-            self._local.connection = found
-            self._open.append(found)
-        return found
-
-    def call(self, method: str, path: str, body: object = None, content: str = "application/json") -> Answer:
-        """Send one request; refusals are answers."""
-        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": content}
-        data = None if body is None else json.dumps(body)
-        try:
-            self._connection().request(method, path, data, headers)
-            response = self._connection().getresponse()
-        except (http.client.HTTPException, ConnectionError):
-            self._connection(fresh=True).request(method, path, data, headers)
-            response = self._connection().getresponse()
-        text = response.read()
-        return Answer(response.status, json.loads(text) if text.startswith(b"{") else {"text": text.decode()})
-
-    def get(self, path: str) -> JSON | None:
-        """Read an object; None when there is none."""
-        answer = self.call("GET", path)
-        if answer.status == 404:
-            return None
-        assert answer.status == 200, answer
-        return answer.body
-
-    def items(self, path: str) -> list[JSON]:
-        """Read a list."""
-        answer = self.call("GET", path)
-        assert answer.status == 200, answer
-        found: list[JSON] = answer.body["items"]
-        return found
-
-    def do(self, method: str, path: str, body: object = None, content: str = MERGE) -> JSON:
-        """Send a request that must succeed."""
-        answer = self.call(method, path, body, "application/json" if method != "PATCH" else content)
-        assert answer.status < 300, answer
-        return answer.body
-
-    def delete(self, path: str, **options: Any) -> None:
-        """Delete an object, if there is one."""
-        answer = self.call("DELETE", path, options or None)
-        assert answer.status in (200, 202, 404), answer
-
-    def close(self) -> None:
-        """Close all connections."""
-        for one in self._open:
-            one.close()
 
 
 class Background:
@@ -172,105 +75,6 @@ class Background:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(10)
         self.loop.close()
-
-
-class Operator:
-    """One real operator process."""
-
-    def __init__(self, environment: Mapping[str, str], port: int) -> None:
-        self.started, self.port = time.monotonic(), port
-        self.lines: list[tuple[float, str]] = []
-        program = Path(sys.executable).with_name("paddock-operator")
-        plain = {name: value for name, value in os.environ.items() if not name.startswith(("PADDOCK_", "KUBERNETES_"))}
-        self._process = subprocess.Popen(
-            [str(program)], env=plain | dict(environment), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
-        )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
-            self.lines.append((time.monotonic(), line.rstrip()))
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
-
-    @property
-    def running(self) -> bool:
-        """Whether it has not ended."""
-        return self._process.poll() is None
-
-    def said(self, words: str) -> float | None:
-        """Give when it logged these words for the first time, in seconds of the monotonic clock."""
-        return next((when for when, line in list(self.lines) if words in line), None)
-
-    def wait_until(self, words: str, seconds: float = 20) -> float:
-        """Wait until it has logged these words; gives the seconds since its start."""
-
-        def said() -> float | None:
-            assert self.running or self.said(words), f"the operator ended: {self.tail()}"
-            return self.said(words)
-
-        when = eventually(said, seconds, f"{words!r} in the operator's log: {self.tail()}")
-        assert when is not None
-        return when - self.started
-
-    def tail(self, count: int = 15) -> str:
-        """Give its last lines."""
-        return "\n".join(line for _, line in list(self.lines)[-count:])
-
-    def metrics(self) -> dict[str, float]:
-        """Read its metrics."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
-        connection.request("GET", "/metrics")
-        text = connection.getresponse().read().decode()
-        connection.close()
-        pairs = [line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")]
-        return {name: float(value) for name, value in pairs}
-
-    def calls(self) -> dict[str, float]:
-        """Give its requests to the API server by `verb group/resource`."""
-        start = 'paddock_api_requests_total{request="'
-        return {
-            name.removeprefix(start).removesuffix('"}'): value
-            for name, value in self.metrics().items()
-            if name.startswith(start)
-        }
-
-    def writes(self) -> int:
-        """Give how many objects it has written, Leases and Events aside."""
-        reading = ("get ", "list ", "watch ")
-        return int(
-            sum(
-                count
-                for call, count in self.calls().items()
-                if not call.startswith(reading) and not call.endswith(("/leases", "/events"))
-            )
-        )
-
-    def kill(self) -> None:
-        """End it with SIGKILL."""
-        self._end(signal.SIGKILL)
-
-    def terminate(self) -> int:
-        """End it with SIGTERM; gives its exit code."""
-        return self._end(signal.SIGTERM)
-
-    def _end(self, number: signal.Signals) -> int:
-        if self.running:
-            self._process.send_signal(number)
-        try:
-            code = self._process.wait(20)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            code = self._process.wait(5)
-        self._reader.join(5)
-        if self._process.stderr is not None:
-            self._process.stderr.close()
-        return code
 
 
 @dataclass

@@ -7,7 +7,7 @@ look, and a slow resync by list heals whatever a watch lost.
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from paddock.api.report import NodeReport
@@ -46,7 +46,7 @@ class Controller:
         self.events = Events(cluster, settings.pod_name)
         self.volumes = Volumes(cluster, self.world.nodes)
         self._tasks: list[asyncio.Task[None]] = []
-        self._orphans: dict[str, float] = {}
+        self._orphans: dict[tuple[str, str], float] = {}
         self._reports: dict[str, NodeReport | str] = {}
         self._wake_pending = False
         self.started = time.monotonic()
@@ -54,6 +54,7 @@ class Controller:
         self.synced = 0.0
         self.reconciles = 0
         self.errors: dict[str, int] = {}
+        self.on_start: Callable[[], None] = lambda: None
         self.agents: Agents
         self.models: Models
         self._reconciler: Reconciler
@@ -80,6 +81,7 @@ class Controller:
             *(self._work() for _ in range(settings.workers)),
         ]
         self._tasks = [asyncio.create_task(one) for one in background]
+        self.on_start()
         log.info(
             "ready: %d deployments, %d pods, %d GPUs, %d nodes",
             len(self.world.deployments),
@@ -188,7 +190,8 @@ class Controller:
         labels = {Label.DEPLOYMENT: replica.deployment, Label.COMPONENT: Label.SERVER}
         self.world.replicas.apply("DELETED", {"metadata": {**meta, "labels": labels}})
         if replica.key not in self.world.replicas:
-            self.queue.add((RELEASE, replica.key))
+            since = replica.record.since if replica.record is not None else ""
+            self.queue.add((RELEASE, f"{replica.key} {since}"))
         self.queue.add((DEPLOYMENT, f"{replica.namespace}/{replica.deployment}"))
 
     def _inspector_event(self, type_: str | None, body: Mapping[str, Any]) -> None:
@@ -331,10 +334,7 @@ class Controller:
         self.reconciles += 1
         match kind:
             case "release":
-                if name in self.world.making:
-                    self.queue.add_after(key, 0.2)
-                elif name not in self.world.replicas:
-                    await self.ledger.release(name)
+                await self._release(key)
             case "node":
                 await self._take_node(name)
             case _:
@@ -342,6 +342,14 @@ class Controller:
         if self.first_decision is None:
             self.first_decision = time.monotonic() - self.started
             log.info("first decision after %.2f s", self.first_decision)
+
+    async def _release(self, key: Key) -> None:
+        """Return what a pod had that is gone: what was booked for that very pod, not for one of the same name."""
+        pod, _, since = key[1].partition(" ")
+        if pod in self.world.making:
+            self.queue.add_after(key, 0.2)
+        elif pod not in self.world.replicas:
+            await self.ledger.release(pod, since=since or None)
 
     def _note(self, reason: str) -> None:
         self.errors[reason] = self.errors.get(reason, 0) + 1
@@ -366,16 +374,23 @@ class Controller:
                 log.exception("resync")
 
     async def _sweep_orphans(self) -> None:
-        """Take back reservations whose pod does not exist: an operator ended between booking and making the pod."""
+        """Take back reservations whose pod does not exist, or is elsewhere: an operator ended between two steps."""
         moment = time.monotonic()
-        missing = self.ledger.reservations().keys() - self.world.making
-        missing = {pod for pod in missing if pod not in self.world.replicas}
-        self._orphans = {pod: self._orphans.get(pod, moment) for pod in missing}
-        for pod in [pod for pod, since in self._orphans.items() if moment - since > ORPHAN_AGE]:
-            if await self._is_gone(pod):
-                log.info("reservation of %s taken back: there is no such pod", pod)
-                await self.ledger.release(pod)
-            del self._orphans[pod]
+        found = {(gpu, one.pod) for gpu, one in self.ledger.reservations() if not self._rightful(gpu, one.pod)}
+        self._orphans = {key: self._orphans.get(key, moment) for key in found}
+        for gpu, pod in [key for key, since in self._orphans.items() if moment - since > ORPHAN_AGE]:
+            replica = self.world.replicas.get(pod)
+            if replica is not None or await self._is_gone(pod):
+                log.info("reservation of %s on %s taken back: there is no such pod there", pod, gpu)
+                await self.ledger.release(pod, keep=replica.record.gpu if replica and replica.record else None)
+            del self._orphans[gpu, pod]
+
+    def _rightful(self, gpu: str, pod: str) -> bool:
+        """Tell whether a reservation belongs to a pod that is there, or is being made."""
+        replica = self.world.replicas.get(pod)
+        if replica is None:
+            return pod in self.world.making
+        return replica.record is not None and replica.record.gpu == gpu
 
     async def _is_gone(self, pod: str) -> bool:
         namespace, _, name = pod.partition("/")

@@ -143,9 +143,9 @@ class Ledger:
             return True
         return pod in entry.adding or (pod in entry.pods and pod not in entry.removing)
 
-    def reservations(self) -> dict[str, tuple[str, Reservation]]:
-        """Give GPU name and reservation by pod (namespace/name)."""
-        return {one.pod: (entry.name, one) for entry in self._entries.values() for one in entry.reservations}
+    def reservations(self) -> list[tuple[str, Reservation]]:
+        """Give every reservation with the name of its GPU."""
+        return [(entry.name, one) for entry in self._entries.values() for one in entry.reservations]
 
     # -- reading -------------------------------------------------------------------------------------------------
 
@@ -216,12 +216,13 @@ class Ledger:
         if self._by_pod.get(pod) == entry.name:
             del self._by_pod[pod]
 
-    async def release(self, pod: str, keep: str | None = None) -> None:
-        """Take a pod's reservations off every GPU except `keep`."""
+    async def release(self, pod: str, keep: str | None = None, since: str | None = None) -> None:
+        """Take a pod's reservations off every GPU except `keep`; only those of `since`, if that is given."""
         held = [
             entry
             for entry in self._entries.values()
-            if entry.name != keep and any(one.pod == pod for one in entry.reservations)
+            if entry.name != keep
+            and any(one.pod == pod and (since is None or one.since == since) for one in entry.reservations)
         ]
         for entry in held:
             entry.adding.pop(pod, None)

@@ -6,7 +6,6 @@ import contextlib
 import json
 import logging
 import os
-import signal
 import sys
 from datetime import UTC, datetime
 
@@ -49,12 +48,10 @@ def set_up_logging(settings: Settings) -> None:
 async def operate(settings: Settings) -> int:
     """Run until SIGTERM or loss of leadership; gives the exit code."""
     # kopf is imported by a standby too, so that taking over needs no more than a list of each kind.
-    from paddock.controller.serve import Face, listen, serve  # noqa: PLC0415
+    from paddock.controller.serve import Face, listen, serve, stop_on_signals  # noqa: PLC0415
 
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    stop_on_signals(stop)
     try:
         cluster = await Cluster.connect()
     except ClusterError as error:

@@ -392,7 +392,6 @@ class Reconciler:
         key = f"{deployment.namespace}/{pod['metadata']['name']}"
         if record.gpu is not None:
             await self._ledger.commit(record.gpu, key)
-            await self._ledger.release(key, keep=record.gpu)
         if isinstance(accepted.source, FileSource) and record.node is not None:
             await self._volumes.ensure(accepted.source.root, record.node, deployment.namespace)
         try:
@@ -400,25 +399,37 @@ class Reconciler:
         except ClusterError as error:
             return await self._not_created(deployment, key, error)
         self._world.replicas.apply("ADDED", body)
+        # What an earlier attempt booked elsewhere; not before the pod exists: another operator may be about to make it.
+        await self._ledger.release(key, keep=record.gpu)
         log.info("%s: %s", key, record.reason)
         self._events.normal(deployment, Reason.PLACED, record.reason)
         return None
 
     async def _not_created(self, deployment: Deployment, key: str, error: ClusterError) -> Finding | None:
-        namespace, _, name = key.partition("/")
         if error.already_exists:
-            body = await self._cluster.get(namespaced("pods", namespace, name))
-            self._world.replicas.apply("ADDED", body)
-            there = self._world.replicas.get(key)
-            await self._ledger.release(key, keep=there.record.gpu if there is not None and there.record else None)
-            self._look_again(deployment.key, 1.0)
+            await self._adopt(deployment, key)
             return None
+        if not error.refused and not error.not_found:
+            # Nobody knows whether the pod exists: the reservation stays until the next attempt, or the orphans' sweep.
+            raise error
         await self._ledger.release(key)
-        if not error.refused:
+        if error.not_found:
             raise error
         self._look_again(deployment.key, 30.0)
         self._events.warning(deployment, Reason.POD_REFUSED, error.message)
         return Finding("False", Reason.POD_REFUSED, error.message)
+
+    async def _adopt(self, deployment: Deployment, key: str) -> None:
+        """Take over the pod that has the name already: of another operator, or of a deployment that was here before."""
+        namespace, _, name = key.partition("/")
+        body = await self._cluster.get(namespaced("pods", namespace, name))
+        self._world.replicas.apply("ADDED", body)
+        there = self._world.replicas.get(key)
+        record = there.record if there is not None else None
+        if record is not None and record.gpu is not None:
+            await self._ledger.rebook(record.gpu, self._reservation(deployment, key, record))
+        await self._ledger.release(key, keep=record.gpu if record is not None else None)
+        self._look_again(deployment.key, 1.0)
 
     async def _remove(self, deployment: Deployment, removals: tuple[Removal, ...]) -> None:
         for removal in removals:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import resource
+import signal
 import time
 from typing import Any
 
@@ -39,6 +40,7 @@ class Face:
 async def serve(cluster: Cluster, settings: Settings, face: Face, stop: asyncio.Event, lost: asyncio.Event) -> int:
     """Act as the leader until `stop` or `lost` is set."""
     controller = face.controller = Controller(cluster, settings)
+    controller.on_start = lambda: stop_on_signals(stop)
     end = asyncio.Event()
     watchers = [asyncio.create_task(_first(end, stop, lost))]
     namespaces = sorted({*settings.watch_namespaces, settings.namespace})
@@ -52,6 +54,13 @@ async def serve(cluster: Cluster, settings: Settings, face: Face, stop: asyncio.
         for task in watchers:
             task.cancel()
     return 1 if lost.is_set() or not end.is_set() else 0
+
+
+def stop_on_signals(stop: asyncio.Event) -> None:
+    """Set `stop` on SIGTERM and SIGINT. Repeated once kopf runs: it takes the signals, and ends slowly by them."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
 
 
 async def _first(end: asyncio.Event, *flags: asyncio.Event) -> None:

@@ -1,0 +1,132 @@
+"""Nodes and devices that come, go, fall silent or fail."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from paddock.api.report import Fault
+from support.client import eventually, stays
+from support.harness import GPUS
+from support.pretend_agent import card, summary
+from support.site import GPU
+
+if TYPE_CHECKING:
+    from support.site import Site
+
+
+def test_devices_of_a_silent_agent_are_not_ready_and_what_runs_is_left_alone(site: Site) -> None:
+    site.operator()
+    site.node()
+    pod = site.serve("a")
+    site.plane.silence("node1")
+    eventually(lambda: site.gpu_ready()["reason"] == "AgentSilent", 15)
+    assert site.gpu_ready()["status"] == "False"
+    site.apply("b")
+    site.wait_for("Available", "False", name="b")
+    assert site.pods("b") == []
+    assert site.condition("Available", "a")["status"] == "True"
+    assert site.pods("a")[0]["metadata"]["uid"] == pod["metadata"]["uid"]
+    assert len(site.reservations()) == 1
+    site.plane.wake("node1")
+    eventually(lambda: site.gpu_ready()["status"] == "True", 15)
+    site.wait_for("Available", "True", "Serving", "b", 20)
+
+
+def test_an_agent_that_was_silent_before_the_operator_began_is_noticed(site: Site) -> None:
+    operator = site.operator()
+    site.node()
+    operator.terminate()
+    site.plane.silence("node1")
+    site.operator()
+    eventually(lambda: site.gpu_ready()["reason"] == "AgentSilent", 15)
+
+
+def test_a_device_that_vanishes_and_a_listing_that_fails_are_told(site: Site) -> None:
+    site.operator()
+    site.node(devices=[card(0, 16), card(1, 16)])
+    site.plane.report("node1", [card(1, 16)])
+    eventually(lambda: site.gpu_ready()["reason"] == "NotListed")
+    assert site.gpu_ready("node1-0000-02-00-0")["status"] == "True"
+    site.plane.report("node1", [], [Fault(code="ListingCrashed", message="the listing ended by signal 11")])
+    eventually(lambda: site.gpu_ready("node1-0000-02-00-0")["reason"] == "ListingFailed")
+    assert "signal 11" in site.gpu_ready("node1-0000-02-00-0")["message"]
+    site.plane.report("node1", [card(0, 16), card(1, 16)])
+    eventually(lambda: site.gpu_ready()["status"] == "True" == site.gpu_ready("node1-0000-02-00-0")["status"])
+
+
+def test_a_deployment_from_before_any_agent_starts_when_one_reports(site: Site) -> None:
+    site.operator()
+    site.apply("gemma")
+    site.wait_for("Accepted", "Unknown", "NoNodeAgent")
+    site.node()
+    site.wait_for("Available", "True", "Serving")
+
+
+def test_drained_it_moves_to_another_node(site: Site) -> None:
+    site.operator()
+    site.node("node1", [card(0, 24)])
+    site.node("node2", [card(0, 16)])
+    pod = site.serve()
+    assert pod["spec"]["nodeName"] == "node1"
+    site.client.do("PATCH", "/api/v1/nodes/node1", {"spec": {"unschedulable": True}})
+    name = pod["metadata"]["name"]
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+    site.client.do("POST", f"{site.path(name, 'pods')}/eviction", eviction)
+
+    def moved() -> bool:
+        (there,) = site.pods()
+        return bool(there["metadata"]["uid"] != pod["metadata"]["uid"] and there["spec"].get("nodeName") == "node2")
+
+    eventually(moved, 15)
+    site.wait_for("Available", "True", "Serving")
+    eventually(lambda: not site.gpu()["reservations"])
+    assert site.gpu("node2-0000-01-00-0")["deployments"] == [f"{site.namespace}/gemma"]
+
+
+def test_a_cordoned_node_gets_nothing_new_and_keeps_what_runs(site: Site) -> None:
+    site.operator()
+    site.node()
+    pod = site.serve("a")
+    site.client.do("PATCH", "/api/v1/nodes/node1", {"spec": {"unschedulable": True}})
+    site.apply("b")
+    assert "cordoned" in site.wait_for("Placed", "False", "NoDevice", "b")["message"]
+    assert site.pods("a")[0]["metadata"]["uid"] == pod["metadata"]["uid"]
+    site.client.do("PATCH", "/api/v1/nodes/node1", {"spec": {"unschedulable": None}})
+    site.wait_for("Available", "True", "Serving", "b")
+
+
+def test_a_node_that_is_deleted_takes_its_devices_along(site: Site) -> None:
+    site.operator()
+    site.node("node1", [card(0, 24)])
+    site.node("node2", [card(0, 16)])
+    pod = site.serve()
+    site.plane.remove_node("node1")
+    eventually(lambda: site.gpu_ready()["status"] == "False")
+    assert site.gpu()["reservations"], "the pod object is still there, and so is its reservation"
+    # Kubernetes' pod garbage collector does this 40 seconds later.
+    site.client.delete(site.path(pod["metadata"]["name"], "pods"), gracePeriodSeconds=0)
+    eventually(lambda: site.pods()[0]["spec"]["nodeName"] == "node2")
+    site.wait_for("Available", "True", "Serving")
+    eventually(lambda: site.client.get(f"{GPUS}/{GPU}") is None)
+
+
+def test_free_memory_that_others_take_counts(site: Site) -> None:
+    site.operator()
+    site.node()
+    busy = card(0, 16).model_copy(update={"memory_free": 1024**3})
+    site.plane.report("node1", [busy])
+    eventually(lambda: site.gpu()["memory"]["free"] == "1024Mi")
+    site.apply("gemma")
+    assert "used by others" in site.wait_for("Placed", "False", "WaitingForDevice")["message"]
+    site.plane.report("node1", [card(0, 16)])
+    site.wait_for("Available", "True", "Serving")
+
+
+def test_only_nodes_with_the_file_are_used(site: Site) -> None:
+    site.operator()
+    site.node("node1", [card(0, 24)])
+    site.node("node2", [card(0, 16)]).agent.headers["/models/here.gguf"] = summary()
+    pod = site.serve(model={"source": "file:///models/here.gguf"})
+    assert pod["spec"]["nodeName"] == "node2"
+    mark = site.settle()
+    stays(lambda: not site.plane.written(mark), 0.5)
