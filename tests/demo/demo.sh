@@ -33,7 +33,17 @@ case $kind in
 esac
 
 step "Paddock, from its chart (about 10 s)"
-helm upgrade --install paddock charts/paddock -n paddock-system --create-namespace --wait --timeout 5m >/dev/null
+helm upgrade --install paddock charts/paddock -n paddock-system --create-namespace --wait --timeout 5m >/dev/null 2>&1 \
+  || helm upgrade --install paddock charts/paddock -n paddock-system --create-namespace --wait --timeout 5m
+if [ "$kind" = local ]; then
+  # The images keep their tag while the code changes: pods of older code are replaced.
+  code=$(find operator/paddock images -name '*.py' -o -name '*.Dockerfile' | sort | xargs sha256sum | sha256sum | cut -c1-16)
+  if [ "$(kubectl get namespace paddock-system -o jsonpath='{.metadata.annotations.code}')" != "$code" ]; then
+    kubectl -n paddock-system rollout restart deployment,daemonset -l app.kubernetes.io/name=paddock >/dev/null
+    kubectl -n paddock-system rollout status deployment -l app.kubernetes.io/name=paddock --timeout 5m >/dev/null
+    kubectl annotate --overwrite namespace paddock-system "code=$code" >/dev/null
+  fi
+fi
 kubectl -n paddock-system rollout status daemonset -l app.kubernetes.io/name=paddock --timeout 5m >/dev/null
 for _ in $(seq 120); do
   [ -n "$(kubectl get gpus -o name 2>/dev/null)" ] && break
