@@ -2,7 +2,7 @@
 
 import pytest
 
-from paddock.core.images import BUILD, CPU, TABLE, allowed, driver_major, known_backends, server_image
+from paddock.core.images import BUILD, CPU, TABLE, allowed, backends_of, driver_major, known_backends, server_image
 
 
 @pytest.mark.parametrize(
@@ -61,3 +61,20 @@ def test_users_may_name_known_images_and_those_of_the_administrator() -> None:
 )
 def test_driver_majors(version: str | None, major: int | None) -> None:
     assert driver_major(version) == major
+
+
+@pytest.mark.parametrize(
+    ("image", "backends"),
+    [
+        ("ghcr.io/ggml-org/llama.cpp:server-cuda-b11434", {"CUDA"}),
+        ("registry:5000/llama.cpp:server-vulkan-b11434", {"Vulkan"}),
+        ("registry:5000/llama.cpp:server-b11434", set()),
+        ("llama.cpp:server-intel-b1@sha256:abc", {"SYCL"}),
+        ("example.com/mine:1.2", None),
+        ("example.com/mine:server-special-b1", None),
+        ("example.com/server-cuda", None),
+    ],
+)
+def test_a_users_image_tells_its_backends_in_llama_cpps_manner(image: str, backends: set[str] | None) -> None:
+    found = backends_of(image)
+    assert (None if backends is None else frozenset(backends)) == found

@@ -175,6 +175,23 @@ def test_of_two_pods_with_one_number_the_one_that_serves_stays() -> None:
     assert removed(found) == {"gemma-a-0": "another pod has its number"}
 
 
+def test_a_replica_on_a_node_that_does_not_answer_is_made_anew_under_another_name() -> None:
+    stuck = replica(TWO, 0, ready=False, deleting=True)
+    pods = [stuck, replica(TWO, 1)]
+    waiting = plan(TWO, pods, revision(TWO), placement_hash(TWO), lambda _: True)
+    assert waiting.wanted == ()
+    found = plan(TWO, pods, revision(TWO), placement_hash(TWO), lambda _: True, lambda one: one is stuck)
+    assert found.wanted == (Wanted(0, None, 1),)
+    name = pod_name(TWO, revision(TWO), 0, 1)
+    assert name not in {one.name for one in pods}
+    successor = replica(TWO, 0, name=name)
+    settled = plan(
+        TWO, [*pods, successor], revision(TWO), placement_hash(TWO), lambda _: True, lambda one: one is stuck
+    )
+    assert (settled.wanted, settled.removals) == ((), ())
+    assert set(settled.current) == {successor, pods[1]}
+
+
 # Simulated lives
 
 

@@ -21,6 +21,8 @@ from paddock.core.inventory import combine
 log = logging.getLogger("paddock.agents")
 WAIT = 50
 """Seconds that a long poll is held open."""
+PATIENCE = 5.0
+"""Seconds within which an agent's first answer is waited for before anything is placed without it."""
 HEADER_TIMEOUT = 20.0
 LARGEST_ANSWER = 4 * 1024 * 1024
 
@@ -54,6 +56,7 @@ class Agents:
         self._reports: dict[str, dict[str, NodeReport]] = {}
         self._ageing: dict[str, asyncio.Task[None]] = {}
         self._session: aiohttp.ClientSession | None = None
+        self._since: dict[str, float] = {}
 
     async def close(self) -> None:
         """Stop following."""
@@ -63,6 +66,14 @@ class Agents:
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._session is not None:
             await self._session.close()
+
+    def settled(self) -> bool:
+        """Tell whether every agent that is followed has answered, or had its time to."""
+        now = asyncio.get_running_loop().time()
+        return all(
+            pod in self._reports.get(endpoint.node, {}) or now - self._since.get(pod, now) > PATIENCE
+            for pod, (endpoint, _) in self._tasks.items()
+        )
 
     def report(self, node: str) -> NodeReport | None:
         """Give the latest report of a node; None when its agents are silent or unknown."""
@@ -88,6 +99,7 @@ class Agents:
             del self._tasks[pod]
             self._age(known[0])
         if wanted is not None:
+            self._since[pod] = asyncio.get_running_loop().time()
             task = asyncio.create_task(self._follow(wanted), name=f"agent {pod}")
             self._tasks[pod] = (wanted, task)
 

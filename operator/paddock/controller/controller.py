@@ -258,6 +258,7 @@ class Controller:
     async def _on_report(self, node: str, report: NodeReport) -> None:
         self._reports[node] = report
         self.queue.add((NODE, node))
+        self.world.fleet_is_known |= bool(report.devices)
         if report.model_roots:
             self._fleet_changed()
 
@@ -353,6 +354,12 @@ class Controller:
 
     def _note(self, reason: str) -> None:
         self.errors[reason] = self.errors.get(reason, 0) + 1
+
+    async def _grow_sure(self) -> None:
+        """After a while without any device, believe that there is none: allowCPU then has its effect."""
+        await asyncio.sleep(self.settings.agent_ttl)
+        self.world.fleet_is_known = True
+        self._fleet_changed()
 
     # -- resync ---------------------------------------------------------------------------------------------------
 

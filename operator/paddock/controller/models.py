@@ -60,6 +60,11 @@ class Models:
         self._asking: dict[tuple[str, str], asyncio.Task[HeaderAnswer]] = {}
         self._places = asyncio.Semaphore(64)
 
+    @property
+    def settled(self) -> bool:
+        """Whether every agent has answered once, or had its time to."""
+        return self._agents.settled()
+
     def forget(self, source: Source, namespace: str) -> None:
         """Ask anew for this file the next time."""
         if isinstance(source, FileSource):

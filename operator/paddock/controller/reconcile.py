@@ -30,7 +30,7 @@ from paddock.core.plan import Plan, Removal, Wanted, plan
 from paddock.core.pod import CONTEXT_CHECKPOINTS, Mounted, PodSettings, bind, pod_name, server_pod
 from paddock.core.quantity import round_up
 from paddock.core.replica import Record, Replica
-from paddock.core.source import ClaimSource, FileSource, Source, parse_source
+from paddock.core.source import FileSource, Source, parse_source
 from paddock.core.status import Finding, Outcome, status_of
 
 log = logging.getLogger("paddock.reconcile")
@@ -45,6 +45,8 @@ class World:
     replicas: Replicas = field(default_factory=Replicas)
     nodes: dict[str, Node] = field(default_factory=dict)
     runtime_classes: set[str] = field(default_factory=set)
+    fleet_is_known: bool = False
+    """Whether an agent has told of its devices, or had its time to."""
     waiting: dict[str, None] = field(default_factory=dict)
     """Deployments that have no device yet, oldest first; looked at again whenever room may have appeared."""
     making: set[str] = field(default_factory=set)
@@ -139,7 +141,13 @@ class Reconciler:
             revision(deployment),
             placement_hash(deployment),
             lambda one: self._satisfies(deployment, one),
+            self._is_lost,
         )
+
+    def _is_lost(self, replica: Replica) -> bool:
+        """Tell whether a pod is on a node that does not answer."""
+        node = self._world.nodes.get(replica.node or "")
+        return replica.node is not None and (node is None or not node.ready)
 
     def _satisfies(self, deployment: Deployment, replica: Replica) -> bool:
         """Tell whether a pod's device and node are allowed by the present spec."""
@@ -184,6 +192,9 @@ class Reconciler:
         service_problem = await self._service_problem(deployment)
         if service_problem is not None:
             return service_problem
+        if not self._models.settled:
+            self._look_again(deployment.key, 0.1)
+            return Finding("Unknown", Reason.READING_HEADER, "waiting for the first answers of the node agents")
         found = await self._models.find(deployment, source, self._candidates(deployment))
         if found.retry_after is not None:
             self._look_again(deployment.key, found.retry_after)
@@ -227,7 +238,7 @@ class Reconciler:
         refused: Finding | None = None
         placed = False
         for wanted in steps.wanted:
-            name = pod_name(deployment, revision(deployment), wanted.number)
+            name = pod_name(deployment, revision(deployment), wanted.number, wanted.attempt)
             if name in leaving or not self._may_start(deployment, name):
                 continue
             if wanted.replaces_a_server and placed:
@@ -246,7 +257,7 @@ class Reconciler:
         return left <= 0
 
     async def _start(self, deployment: Deployment, wanted: Wanted, accepted: Accepted, steps: Plan) -> Finding | None:
-        name = pod_name(deployment, revision(deployment), wanted.number)
+        name = pod_name(deployment, revision(deployment), wanted.number, wanted.attempt)
         key = f"{deployment.namespace}/{name}"
         request = self._request(deployment, accepted, wanted.replacing)
         for _ in range(8):
@@ -254,14 +265,14 @@ class Reconciler:
             decision = place(request, fleet)
             if isinstance(decision, Unplaceable):
                 return await self._make_room(deployment, wanted, request, fleet, decision, steps)
-            record = self._record(deployment, accepted, decision, fleet)
+            record = self._record(deployment, accepted, decision)
             if isinstance(record, Finding):
                 return record
             if record.gpu is not None:
                 self._ledger.assume(record.gpu, self._reservation(deployment, key, record))
             self._world.making.add(key)
             try:
-                return await self._create(deployment, wanted.number, accepted, record, decision)
+                return await self._create(deployment, wanted, accepted, record, decision)
             except ConflictError:
                 continue
             finally:
@@ -280,7 +291,7 @@ class Reconciler:
         """Nothing fits beside the old replica: end it first, but only if its room is then enough."""
         finding = Finding("False", refusal.reason, refusal.message)
         old = wanted.replacing
-        if old is None or steps.leaving:
+        if old is None or steps.leaving or steps.removals:
             return finding
         if isinstance(place(request, fleet.without((old.key,))), Unplaceable):
             return finding
@@ -294,29 +305,31 @@ class Reconciler:
         siblings = frozenset(one.key for one in self._world.replicas.of(deployment.key) if one != replacing)
         vendor = self._settings.runtime_classes.get("nvidia")
         chosen = spec.server.runtime_class_name or vendor
+        on_cpu = spec.serving.gpu_layers != "All"
         return Request(
             need=round_up(accepted.need.device_bytes),
             policy=spec.placement.policy,
             devices=tuple(spec.placement.devices),
             node_selector=spec.placement.node_selector,
             tolerations=tuple(spec.server.tolerations),
-            allow_cpu=spec.placement.allow_cpu,
+            # The CPU is for when no device fits, not for when the agents have not told of theirs yet.
+            allow_cpu=spec.placement.allow_cpu and (on_cpu or self._world.fleet_is_known),
             allow_integrated=spec.placement.allow_integrated,
-            on_cpu=spec.serving.gpu_layers != "All",
+            on_cpu=on_cpu,
             siblings=siblings,
             file_nodes=accepted.found.file_nodes,
             volume_nodes=accepted.found.volume_nodes,
-            backends=None if spec.server.image else images.known_backends(self._settings.server_images),
+            backends=images.backends_of(spec.server.image)
+            if spec.server.image
+            else images.known_backends(self._settings.server_images),
             runtime_classes={"CUDA": chosen is not None and chosen in self._world.runtime_classes},
         )
 
-    def _record(
-        self, deployment: Deployment, accepted: Accepted, decision: Placement, fleet: Fleet
-    ) -> Record | Finding:
+    def _record(self, deployment: Deployment, accepted: Accepted, decision: Placement) -> Record | Finding:
         """Write the decision down; a Finding when no image or node can be named."""
         spec, device = deployment.spec, decision.device
         assert spec is not None  # noqa: S101 accepted
-        node = device.node if device is not None else self._cpu_node(deployment, accepted, fleet)
+        node = decision.node
         if device is None and node is None and isinstance(accepted.source, FileSource):
             return Finding("False", Reason.NO_DEVICE, "no node with the file can take a replica on the CPU")
         backend = device.backend if device is not None else images.CPU
@@ -354,27 +367,13 @@ class Reconciler:
             device_weights=accepted.need.device_weights,
         )
 
-    def _cpu_node(self, deployment: Deployment, accepted: Accepted, fleet: Fleet) -> str | None:
-        """Pick the node of a replica on the CPU, if the file ties it to some; else the scheduler picks."""
-        spec = deployment.spec
-        assert spec is not None  # noqa: S101 accepted
-        if isinstance(accepted.source, ClaimSource):
-            return None
-        nodes = [
-            node
-            for name in accepted.found.file_nodes or ()
-            if (node := fleet.nodes.get(name)) is not None and node.ready and node.schedulable
-        ]
-        used = [one.record.node for one in self._world.replicas.of(deployment.key) if one.record is not None]
-        return min((node.name for node in nodes), key=lambda name: (used.count(name), name), default=None)
-
     def _reservation(self, deployment: Deployment, pod: str, record: Record) -> Reservation:
         return Reservation(
             pod=pod, deployment=deployment.key, uid=deployment.uid, bytes=record.need, since=record.since
         )
 
     async def _create(
-        self, deployment: Deployment, number: int, accepted: Accepted, record: Record, decision: Placement
+        self, deployment: Deployment, wanted: Wanted, accepted: Accepted, record: Record, decision: Placement
     ) -> Finding | None:
         """Book, then make the pod. Gives a finding when the API server refuses the pod."""
         assert accepted.found.summary is not None  # noqa: S101 accepted
@@ -387,8 +386,9 @@ class Reconciler:
             pull_policy=self._settings.image_pull_policy,
             user=self._settings.server_user,
             host_bytes=accepted.need.host_bytes if record.gpu is not None else accepted.cpu_bytes,
+            attempt=wanted.attempt,
         )
-        pod = server_pod(deployment, number, record, binding, mounted, settings)
+        pod = server_pod(deployment, wanted.number, record, binding, mounted, settings)
         key = f"{deployment.namespace}/{pod['metadata']['name']}"
         if record.gpu is not None:
             await self._ledger.commit(record.gpu, key)

@@ -61,6 +61,24 @@ def known_backends(overrides: Mapping[str, str] | None = None) -> frozenset[str]
     return frozenset(row.backend for row in TABLE) | frozenset(overrides or {})
 
 
+_KINDS = {"cuda": "CUDA", "rocm": "ROCm", "intel": "SYCL", "musa": "MUSA", "vulkan": "Vulkan"}
+
+
+def backends_of(image: str) -> frozenset[str] | None:
+    """Give the backends that a user's image has, as its tag says in llama.cpp's own manner; None when it says nothing.
+
+    `server-cuda-b11434` has CUDA, `server-b11434` has only the CPU.
+    """
+    tag = image.rpartition("/")[2].partition("@")[0].partition(":")[2]
+    if not tag.startswith("server"):
+        return None
+    kinds = frozenset(backend for kind, backend in _KINDS.items() if kind in tag.split("-"))
+    plain = tag.split("-")[1:2]
+    if not kinds and plain and not plain[0].startswith("b"):
+        return None
+    return kinds
+
+
 def allowed(image: str, patterns: Sequence[str], overrides: Mapping[str, str] | None = None) -> bool:
     """Tell whether a user may name this image: the table's, an override, or one that matches a glob pattern."""
     if image in {row.image for row in TABLE} | set((overrides or {}).values()):

@@ -69,6 +69,8 @@ def root_volume(root: ModelRoot, node: str, namespace: str, hostname: str | None
             "persistentVolumeReclaimPolicy": "Retain",
             "storageClassName": "",
             "volumeMode": "Filesystem",
+            # A claim can be mounted by any pod of its namespace: nobody may change the node's files.
+            "mountOptions": ["ro"],
             "local": {"path": root.host_path},
             "claimRef": {
                 "apiVersion": "v1",
@@ -159,6 +161,8 @@ def inspector_pod(
     }
     if spec.server.tolerations:
         pod["spec"]["tolerations"] = [one.to_dict() for one in spec.server.tolerations]
+    if spec.server.image_pull_secrets:
+        pod["spec"]["imagePullSecrets"] = [one.to_dict() for one in spec.server.image_pull_secrets]
     return pod
 
 

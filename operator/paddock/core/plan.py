@@ -1,5 +1,6 @@
 """What to do about a deployment's pods: which to remove, which to make. Looks at values, decides, does nothing."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,8 @@ class Wanted:
     number: int
     replacing: Replica | None = None
     """The pod of an older spec that serves until this one is Ready."""
+    attempt: int = 0
+    """How many pods of this number are held by nodes that do not answer."""
 
     @property
     def replaces_a_server(self) -> bool:
@@ -61,11 +64,14 @@ def plan(
     revision: str,
     placement_hash: str,
     satisfies: Callable[[Replica], bool],
+    lost: Callable[[Replica], bool] = lambda _: False,
 ) -> Plan:
     """Compare what runs with what should run.
 
     `satisfies` tells whether a pod's device and node are allowed by the present spec; it is asked only when
-    spec.placement changed after the pod was made.
+    spec.placement changed after the pod was made. `lost` tells whether a pod that is leaving is on a node that does not
+    answer: nobody knows when it will be gone, so its replica is made anew under another name meanwhile. Its device
+    stays reserved until it is gone.
     """
     count = wanted_replicas(deployment)
     mine = [one for one in replicas if one.owner_uid == deployment.uid]
@@ -91,23 +97,26 @@ def plan(
 
     # A name is free when its pod is gone.
     taken = {one.name for one in replicas if one.owner_uid != deployment.uid or one.deleting or one.failed}
-    free = [number for number in range(count) if pod_name(deployment, revision, number) not in taken]
+    away = Counter(one.number for one in leaving if lost(one))
+    attempts = {number: away[number] for number in range(count)}
+    free = [n for n, attempt in attempts.items() if pod_name(deployment, revision, n, attempt) not in taken]
     up = {one.number for one in (*current.values(), *outdated.values()) if one.ready}
     settled = all(one.serving for one in current.values()) and all(
-        one.number in up or one.number >= count for one in mine if one.deleting or one.failed
+        one.number in up or one.number >= count or lost(one) for one in mine if one.deleting or one.failed
     )
     removals += [
         Removal(outdated[number], "its successor is Ready")
         for number, new in current.items()
         if new.serving and number in outdated
     ]
-    wanted = _wanted([number for number in free if number not in current], outdated, settled=settled)
+    missing = {number: attempts[number] for number in free if number not in current}
+    wanted = _wanted(missing, outdated, settled=settled)
     return Plan(wanted, tuple(removals), tuple(current.values()), tuple(outdated.values()), tuple(leaving))
 
 
-def _wanted(numbers: Iterable[int], outdated: Mapping[int, Replica], *, settled: bool) -> tuple[Wanted, ...]:
+def _wanted(numbers: Mapping[int, int], outdated: Mapping[int, Replica], *, settled: bool) -> tuple[Wanted, ...]:
     """Give the replicas to make now: all that are missing, and one that replaces a server when all others serve."""
-    every = [Wanted(number, outdated.get(number)) for number in numbers]
+    every = [Wanted(number, outdated.get(number), attempt) for number, attempt in numbers.items()]
     missing = [one for one in every if not one.replaces_a_server]
     replacing = [one for one in every if one.replaces_a_server]
     return (*missing, *(replacing[:1] if settled else ()))

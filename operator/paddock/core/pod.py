@@ -138,13 +138,14 @@ def seconds_of(text: str) -> int:
     return total
 
 
-def pod_name(deployment: Deployment, revision: str, number: int) -> str:
-    """Give the deterministic name of a replica's pod: a second attempt meets the first one's pod.
+def pod_name(deployment: Deployment, revision: str, number: int, attempt: int = 0) -> str:
+    """Give the deterministic name of a replica's pod: who makes it a second time meets the first one's pod.
 
-    Where the pod may be is part of it: a successor on another device exists beside the pod that it replaces.
+    `attempt` counts the pods of this number that a silent node holds. Where the pod may be is part of the name: a
+    successor on another device exists beside the pod that it replaces.
     """
     digest = hashlib.sha256(f"{revision} {placement_hash(deployment)}".encode()).hexdigest()
-    return f"{deployment.name}-{digest[:8]}-{number}"
+    return f"{deployment.name}-{digest[:8]}-{number}" + (f"-{attempt}" if attempt else "")
 
 
 def server_pod(
@@ -157,7 +158,7 @@ def server_pod(
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "name": pod_name(deployment, settings.revision, number),
+            "name": pod_name(deployment, settings.revision, number, settings.attempt),
             "namespace": deployment.namespace,
             "labels": {
                 **spec.server.pod_labels,
@@ -204,6 +205,8 @@ class PodSettings:
     user: int = SERVER_USER
     host_bytes: int = 0
     """Host memory that the model needs."""
+    attempt: int = 0
+    """Part of the pod's name; see `pod_name`."""
 
 
 def restricted(user: int) -> dict[str, Any]:
