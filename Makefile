@@ -12,7 +12,8 @@ help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
 
 $(VENV)/.ready: requirements/dev.lock pyproject.toml
-	@$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo 'installing python3-venv'; apt-get update -q && apt-get install -yq python3-venv; }
+	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --require-hashes -r requirements/dev.lock
 	$(BIN)/pip install -q --no-build-isolation --no-deps -e .
 	touch $@
@@ -45,14 +46,16 @@ check: setup ## Linters, types, import walls, generated files
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python docs/generate.py --check
+	$(BIN)/python docs/generate_cli.py --check
 
 generate: setup ## Renew crds/ and docs/reference from the code
 	@$(BIN)/python docs/generate.py
+	$(BIN)/python docs/generate_cli.py
 
 PYTEST := $(BIN)/python -m pytest -q
 
 test-pure: setup ## Tests of the pure core (seconds)
-	@$(PYTEST) tests/core tests/api tests/golden
+	@$(PYTEST) tests/core
 
 test: build check ## Everything that CI runs
 	@$(BIN)/python tests/cluster/cluster.py up
@@ -62,7 +65,8 @@ test-e2e: cluster ## Tests on the real cluster
 	@$(PYTEST) -m 'e2e and not long' tests
 
 test-long: cluster ## Soaks, long fuzzing, kills
-	@PADDOCK_LONG=1 $(PYTEST) -m long tests
+	@PADDOCK_EXAMPLES=2000 $(PYTEST) tests/core
+	$(PYTEST) -m long tests
 
 bench: build ## Tables, and build/bench.json
 	@cd tests && ../$(BIN)/python -m bench
