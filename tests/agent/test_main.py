@@ -16,8 +16,8 @@ import aiohttp
 import pytest
 
 from paddock import __version__
-from paddock.agent.logs import JsonFormatter
 from paddock.api.report import NodeReport
+from paddock.logs import JsonFormatter
 from support.agent_credentials import TOKEN, trust
 
 PROGRAM = (sys.executable, "-m", "paddock.agent.main")

@@ -15,7 +15,7 @@ Environment given in values comes first, so that every setting can be reached.
   "PADDOCK_LEASE_SECONDS" (int .Values.operator.leaseSeconds | toString)
   "PADDOCK_LISTEN" (printf ":%d" (int .Values.operator.port))
   "PADDOCK_LOG_FORMAT" .Values.log.format
-  "PADDOCK_LOG_LEVEL" (.Values.log.level | upper)
+  "PADDOCK_LOG_LEVEL" .Values.log.level
   "PADDOCK_MODEL_ROOTS" (.Values.modelRoots | toJson)
   "PADDOCK_RESERVE" .Values.server.reserve
   "PADDOCK_RUNTIME_CLASSES" (.Values.runtimeClasses | toJson)

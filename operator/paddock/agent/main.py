@@ -17,9 +17,9 @@ from paddock.agent.board import Board
 from paddock.agent.credentials import Credentials, CredentialsError
 from paddock.agent.headers import read_header
 from paddock.agent.lister import Lister
-from paddock.agent.logs import set_up_logging
 from paddock.agent.server import Api, HeaderPool, start_server
 from paddock.agent.settings import Settings, SettingsError, load_settings
+from paddock.logs import set_up_logging
 
 _log = logging.getLogger(__name__)
 

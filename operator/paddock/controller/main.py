@@ -3,46 +3,17 @@
 import argparse
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import sys
-from datetime import UTC, datetime
-
-from typing_extensions import override
 
 from paddock import __version__
 from paddock.controller.cluster import Cluster, ClusterError
 from paddock.controller.leader import Leader
 from paddock.controller.settings import Settings, SettingsError
+from paddock.logs import set_up_logging
 
 log = logging.getLogger("paddock")
-
-
-class JsonLines(logging.Formatter):
-    """One JSON object a line."""
-
-    @override
-    def format(self, record: logging.LogRecord) -> str:
-        fields = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            fields["exception"] = self.formatException(record.exc_info)
-        return json.dumps(fields)
-
-
-def set_up_logging(settings: Settings) -> None:
-    """Log to stderr; kopf's own lines only from warnings on."""
-    handler = logging.StreamHandler(sys.stderr)
-    plain = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
-    handler.setFormatter(JsonLines() if settings.log_format == "json" else plain)
-    logging.basicConfig(level=settings.log_level, handlers=[handler], force=True)
-    for noisy in ("kopf", "aiohttp", "asyncio"):
-        logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLogger().level))
 
 
 async def operate(settings: Settings) -> int:
@@ -98,6 +69,6 @@ def main() -> None:
     except SettingsError as error:
         sys.stderr.write(f"paddock-operator: {error}\n")
         sys.exit(2)
-    set_up_logging(settings)
+    set_up_logging(settings.log_format, settings.log_level)
     log.info("paddock-operator %s", __version__)
     sys.exit(asyncio.run(operate(settings)))

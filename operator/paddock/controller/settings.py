@@ -60,7 +60,7 @@ class Settings(BaseModel):
     """Deployments that are looked at at the same time."""
     resync_seconds: Annotated[float, Field(ge=1)] = 300
     """Seconds between full comparisons with the API server."""
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severity that is logged."""
     log_format: Literal["text", "json"] = "text"
     """Form of log lines."""

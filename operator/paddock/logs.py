@@ -1,4 +1,4 @@
-"""The agent's log: one line for each event, as text or as JSON."""
+"""The log of operator and agent: one line for each event, as text or as JSON."""
 
 import json
 import logging
@@ -27,8 +27,10 @@ class JsonFormatter(logging.Formatter):
 
 
 def set_up_logging(form: Literal["text", "json"], level: str) -> None:
-    """Log to standard error in the wanted form."""
+    """Log to standard error in the wanted form; libraries only from warnings on."""
     handler = logging.StreamHandler(sys.stderr)
     text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(JsonFormatter() if form == "json" else text)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    for noisy in ("kopf", "aiohttp", "asyncio"):
+        logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLogger().level))
