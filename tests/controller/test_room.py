@@ -223,12 +223,3 @@ def test_named_devices_move_it_only_if_it_is_on_none_of_them(site: Site) -> None
     site.wait_for("Progressing", "False", "Complete")
     assert site.status()["placements"][0]["devices"][0]["pciId"] == "0000:01:00.0"
     assert list(site.reservations()) == [site.pods()[0]["metadata"]["name"]]
-
-
-def test_a_named_device_that_is_missing_is_refused_not_replaced(site: Site) -> None:
-    site.operator()
-    site.node()
-    site.apply("gemma", placement={"devices": [{"uuid": "GPU-not-there"}]})
-    assert "GPU-not-there" in site.wait_for("Placed", "False", "DeviceNotFound")["message"]
-    assert site.pods() == []
-    assert site.reservations() == {}

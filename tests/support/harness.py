@@ -28,8 +28,8 @@ from support.pretend_agent import PretendAgent, summary
 from support.pretend_kubelet import PretendKubelet
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from collections.abc import Coroutine, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from aiohttp import web
 
@@ -42,7 +42,16 @@ ACCOUNT = "paddock-operator"
 USER = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
 MODEL = "/models/gemma.gguf"
 RIGHTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
-CONTROLLERS = "garbage-collector-controller,namespace-controller,persistentvolume-binder-controller"
+CONTROLLERS = ",".join(
+    f"{name}-controller"
+    for name in (
+        "garbage-collector",
+        "namespace",
+        "persistentvolume-binder",
+        "persistentvolume-protection",
+        "persistentvolumeclaim-protection",
+    )
+)
 
 
 class Background:
@@ -145,8 +154,7 @@ class Plane:
     def stop_operators(self) -> None:
         """End every operator."""
         for one in self.operators:
-            if one.running:
-                one.terminate()
+            one.terminate()
         self.operators.clear()
 
     # -- nodes -----------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from support.harness import PretendNode
     from support.operator_process import Operator
 
+VOLUMES = "/api/v1/persistentvolumes"
 GPU = "node1-0000-01-00-0"
 """Name of the first card of node1."""
 
@@ -154,6 +155,9 @@ class Site:
             self.another_operator()
         for name in list(self.plane.nodes):
             self.plane.remove_node(name)
+        for volume in self.client.items(VOLUMES):
+            if volume["spec"].get("claimRef", {}).get("namespace") == self.namespace:
+                self.client.delete(f"{VOLUMES}/{volume['metadata']['name']}")
         eventually(lambda: not self.all_pods(), 20, "no pod is left")
         eventually(lambda: not self.client.items(GPUS), 20, "no GPU of a node that is gone is left")
         self.client.delete(f"/api/v1/namespaces/{self.namespace}")

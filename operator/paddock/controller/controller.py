@@ -14,7 +14,7 @@ from paddock.api.report import NodeReport
 from paddock.api.vocabulary import Label, Reason
 from paddock.controller import credentials
 from paddock.controller.agents import Agents
-from paddock.controller.cluster import DEPLOYMENTS, GPUS, JSON, Cluster, ClusterError, namespaced
+from paddock.controller.cluster import DEPLOYMENTS, GPUS, JSON, Cluster, ClusterError, deployment_path, namespaced
 from paddock.controller.events import Events
 from paddock.controller.ledger import Ledger, now
 from paddock.controller.models import Models
@@ -33,6 +33,8 @@ Key = tuple[str, str]
 DEPLOYMENT, RELEASE, NODE = "deployment", "release", "node"
 ORPHAN_AGE = 30.0
 """Seconds after which a reservation without a pod is taken back."""
+FIRST_RESYNC = 10.0
+"""Seconds from the start to the first full comparison."""
 POD_SELECTOR = f"{Label.COMPONENT} in ({Label.NODE_AGENT},{Label.SERVER},{Label.INSPECT})"
 
 
@@ -124,29 +126,41 @@ class Controller:
             self._list("pods", "/api/v1", {"labelSelector": f"{Label.COMPONENT}={Label.SERVER}"}),
             self.cluster.list(namespaced("pods", self.settings.namespace), agents),
         )
-        self.world.nodes.clear()
-        self.world.nodes.update({node["metadata"]["name"]: node_of(node) for node in nodes})
+        await self._take_fleet(nodes, gpus)
         self.world.runtime_classes = {one["metadata"]["name"] for one in classes}
-        self.ledger.seed(gpus)
+        await self._take_pods(pods)
+        for pod in agent_pods:
+            self.agents.apply(None, pod)
+        await self._take_deployments()
+        self.synced = time.monotonic()
+
+    async def _take_fleet(self, nodes: list[JSON], gpus: list[JSON]) -> None:
+        for name in self.world.nodes.keys() - {node["metadata"]["name"] for node in nodes}:
+            if await self._is_gone(f"/api/v1/nodes/{name}"):
+                self.node_event("DELETED", {"metadata": {"name": name}})
+        for node in nodes:
+            self.node_event(None, node)
+        for name in self.ledger.seed(gpus):
+            if await self._is_gone(f"{GPUS}/{name}"):
+                self.ledger.forget(name)
+
+    async def _take_pods(self, pods: list[JSON]) -> None:
         known = {f"{pod['metadata']['namespace']}/{pod['metadata']['name']}" for pod in pods}
         for replica in self.world.replicas.values():
-            if replica.key not in known and await self._is_gone(replica.key):
+            if replica.key not in known and await self._is_gone(_pod_path(replica.key)):
                 self._pod_gone(replica)
         for pod in pods:
             self.pod_event(None, pod)
-        for pod in agent_pods:
-            self.agents.apply(None, pod)
+
+    async def _take_deployments(self) -> None:
         deployments = await self._list("modeldeployments", DEPLOYMENTS.removesuffix("/modeldeployments"))
-        there = {f"{one['metadata']['namespace']}/{one['metadata']['name']}" for one in deployments}
-        for gone in set(self.world.deployments.keys()) - there:
-            known_one = self.world.deployments.get(gone)
-            if known_one is not None:
-                namespace, _, name = gone.partition("/")
-                meta = {"namespace": namespace, "name": name, "uid": known_one.uid}
-                self.deployment_event("DELETED", {"metadata": meta})
+        there = {one["metadata"]["uid"] for one in deployments}
+        for known in self.world.deployments.values():
+            namespace, name, uid = known.namespace, known.name, known.uid
+            if uid not in there and await self._is_gone(deployment_path(namespace, name), uid):
+                self.deployment_event("DELETED", {"metadata": {"namespace": namespace, "name": name, "uid": uid}})
         for one in deployments:
             self.deployment_event(None, one)
-        self.synced = time.monotonic()
 
     # -- events ---------------------------------------------------------------------------------------------------
 
@@ -365,29 +379,34 @@ class Controller:
 
     async def _resync(self) -> None:
         """Heal what watches lost, and take back what crashes left; gently, and for ever."""
-        pause = 5.0
+        # As the leader nobody else is between booking and making a pod now: what an earlier one left is known as such.
+        age = 0.0 if self.settings.leader_election else ORPHAN_AGE
+        # The first time soon: between our own lists and those of the watches something may have gone.
+        limit = FIRST_RESYNC
         while True:
-            await asyncio.sleep(pause)
             try:
-                await self._sweep_orphans()
-                if time.monotonic() - self.synced > self.settings.resync_seconds:
+                await self._sweep_orphans(age)
+                age = ORPHAN_AGE
+                if time.monotonic() - self.synced > limit:
                     await self._list_all()
                     await self._sweep_volumes()
                     for node in {status.node for status in self.ledger.stored().values()}:
                         self.queue.add((NODE, node))
+                    limit = self.settings.resync_seconds
             except ClusterError as error:
                 log.warning("resync: %s", error)
             except Exception:
                 log.exception("resync")
+            await asyncio.sleep(5)
 
-    async def _sweep_orphans(self) -> None:
+    async def _sweep_orphans(self, age: float) -> None:
         """Take back reservations whose pod does not exist, or is elsewhere: an operator ended between two steps."""
         moment = time.monotonic()
         found = {(gpu, one.pod) for gpu, one in self.ledger.reservations() if not self._rightful(gpu, one.pod)}
         self._orphans = {key: self._orphans.get(key, moment) for key in found}
-        for gpu, pod in [key for key, since in self._orphans.items() if moment - since > ORPHAN_AGE]:
+        for gpu, pod in [key for key, since in self._orphans.items() if moment - since >= age]:
             replica = self.world.replicas.get(pod)
-            if replica is not None or await self._is_gone(pod):
+            if replica is not None or await self._is_gone(_pod_path(pod)):
                 log.info("reservation of %s on %s taken back: there is no such pod there", pod, gpu)
                 await self.ledger.release(pod, keep=replica.record.gpu if replica and replica.record else None)
             del self._orphans[gpu, pod]
@@ -399,15 +418,15 @@ class Controller:
             return pod in self.world.making
         return replica.record is not None and replica.record.gpu == gpu
 
-    async def _is_gone(self, pod: str) -> bool:
-        namespace, _, name = pod.partition("/")
+    async def _is_gone(self, path: str, uid: str | None = None) -> bool:
+        """Ask whether an object does not exist (with `uid`: that very one): a list may be older than an event."""
         try:
-            await self.cluster.get(namespaced("pods", namespace, name))
+            there = await self.cluster.get(path)
         except ClusterError as error:
             if error.not_found:
                 return True
             raise
-        return False
+        return uid is not None and there["metadata"]["uid"] != uid
 
     async def _sweep_volumes(self) -> None:
         self.volumes.forget()
@@ -419,3 +438,8 @@ class Controller:
             if isinstance(source, FileSource):
                 used.add((one.namespace, root_id(source.root)))
         await self.volumes.sweep(used)
+
+
+def _pod_path(key: str) -> str:
+    namespace, _, name = key.partition("/")
+    return namespaced("pods", namespace, name)

@@ -85,15 +85,13 @@ class Ledger:
 
     # -- what is stored ------------------------------------------------------------------------------------------
 
-    def seed(self, objects: Iterable[Mapping[str, Any]]) -> None:
-        """Take over all GPU objects; those that are not among them are forgotten."""
+    def seed(self, objects: Iterable[Mapping[str, Any]]) -> list[str]:
+        """Take over all GPU objects; gives those that are known and not among them."""
         names = set()
         for body in objects:
             names.add(body["metadata"]["name"])
             self.apply(body)
-        for name in set(self._entries) - names:
-            if self._entries[name].stored is not None:
-                self.forget(name)
+        return [name for name in set(self._entries) - names if self._entries[name].stored is not None]
 
     def apply(self, body: Mapping[str, Any]) -> frozenset[str]:
         """Take over one GPU object, unless a newer state of it is known; gives pods that somebody else took off it."""
