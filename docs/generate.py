@@ -19,6 +19,8 @@ from paddock.agent.settings import Settings as AgentSettings
 from paddock.api.crd import KINDS, Kind, crds
 from paddock.api.vocabulary import API_VERSION, CONDITION_MEANING, REASONS, VERDICTS, Entry
 from paddock.controller.settings import Settings as OperatorSettings
+from paddock.core.args import ALLOWED, OWN_FIELD
+from paddock.core.images import BUILD
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -265,6 +267,37 @@ def setting_default(value: object) -> str:
     return f"`{value}`" if value not in (None, "") else ""
 
 
+# --- arguments of llama-server
+
+
+def arguments_page() -> str:
+    """Give the page of the arguments that spec.serving.args may hold, and of those that have a field of their own."""
+    allowed = [(spelled(one.names), one.text, str(one.values) if one.values else "") for one in ALLOWED]
+    by_field: dict[str, list[str]] = {}
+    for name, field in OWN_FIELD.items():
+        by_field.setdefault(field, []).append(name)
+    own = [(spelled(names), f"`spec.{field}`") for field, names in by_field.items()]
+    intro = (
+        "What `spec.serving.args` may hold, each name and each value as a list item of its own: "
+        f'`["--temp", "0.7", "--no-jinja"]`. Names are those of build {BUILD}; in long names `_` counts as `-`.\n\n'
+        "Everything else is refused with the reason `ArgumentRefused`: it could read or write files, run tools, open "
+        "other devices, contact other machines or change the memory that is needed."
+    )
+    return "\n".join(
+        [
+            f"# Arguments of llama-server\n\n{NOTE}",
+            f"{intro}\n",
+            "## Allowed\n\n" + table(("argument", "meaning", "values"), allowed),
+            "## With a field of their own\n\n" + table(("argument", "use"), own),
+        ]
+    )
+
+
+def spelled(names: Sequence[str]) -> str:
+    """Give every spelling of an argument."""
+    return ", ".join(f"`{name}`" for name in names)
+
+
 # --- all of it
 
 
@@ -275,6 +308,7 @@ def generated() -> dict[str, str]:
     schema = json.loads((chart / "values.schema.json").read_text(encoding="utf-8"))
     files = {f"crds/{name}": text for name, text in crds().items()}
     files |= {f"docs/reference/{kind.kind.lower()}.md": kind_page(kind) for kind in KINDS}
+    files["docs/reference/arguments.md"] = arguments_page()
     files["docs/reference/reasons.md"] = reasons_page()
     files["docs/reference/settings.md"] = settings_page()
     files["docs/reference/values.md"] = values_page(values, schema)

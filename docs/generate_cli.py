@@ -27,8 +27,8 @@ EXAMPLES = {
 HEAD = """<!-- Written by docs/generate_cli.py; change the source instead. -->
 # Command line
 
-`pip install "paddock[cli]"` installs the program `paddock`. The same program is a plug-in of kubectl: every command
-below also works as `kubectl paddock ...`.
+`pip install ".[cli]"` in a checkout installs the program `paddock` (it is on no package index yet). The same program is
+a plug-in of kubectl: every command below also works as `kubectl paddock ...`.
 
 - In a terminal, tables are cut to its width (`-o wide` never is), and `explain` wraps. In a pipe nothing is cut, there
   is no colour, and each row is one line. `NO_COLOR=1` switches colours off everywhere.
