@@ -240,7 +240,10 @@ REASONS: dict[Reason, Entry] = {
         "The server's log has no lines about devices and buffers, so nothing is proven; it gets no traffic.",
         "Is spec.server.image a llama-server that logs at level 4?",
     ),
-    Reason.SERVER_FAILED: Entry("The server exits; the message has its last error line.", "See `paddock logs NAME`."),
+    Reason.SERVER_FAILED: Entry(
+        "The server exits; the message has its last error line.",
+        "See `paddock logs NAME`. `invalid device` means that the container was given no GPU: check the node's driver, container toolkit and RuntimeClass.",
+    ),
     Reason.OUT_OF_MEMORY: Entry(
         "The device, or the pod's memory limit, had less room than the estimate.",
         "Look for foreign processes on the GPU; shorten contextLength; raise spec.server.resources.",
