@@ -1,0 +1,51 @@
+"""One cluster with one installation for all end-to-end tests; each test in a namespace of its own."""
+
+import os
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from e2e import kit
+from e2e.installation import install
+from support.cluster import apply, clear_lies, ensure_cluster, eventually, kubectl
+
+RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[None]:
+    """Bring up the cluster with the present code, and install the chart. PADDOCK_E2E_AS_IS=1: take what is there."""
+    as_is = bool(os.environ.get("PADDOCK_E2E_AS_IS"))
+    if not as_is:
+        ensure_cluster()
+    for node in kit.NODES:
+        clear_lies(node)
+        kit.write_tiny(kit.models(node) / "tiny.gguf")
+    kubectl("uncordon", *kit.NODES)
+    kubectl("delete", "namespace", "-l", "paddock-e2e", "--ignore-not-found")
+    if not as_is:
+        install()
+    yield
+    for node in kit.NODES:
+        shutil.rmtree(kit.models(node))
+
+
+@pytest.fixture
+def namespace(cluster: None, request: pytest.FixtureRequest) -> Iterator[str]:  # noqa: ARG001 the cluster must be up
+    """Give a namespace that enforces restricted Pod Security; afterwards nothing of it is reserved."""
+    name = "e2e-" + request.node.name.removeprefix("test_").replace("_", "-")[:40].strip("-")
+    labels = {**RESTRICTED, "paddock-e2e": "true"}
+    apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+    yield name
+    clear(name)
+
+
+def clear(name: str) -> None:
+    """Delete a test's namespace; its reservations must go by themselves."""
+    kubectl("delete", "mdep", "--all", "-n", name, "--wait=false")
+    # As any user may do who does not want to wait for the usual pause of the servers' end.
+    kubectl("delete", "pods", "--all", "-n", name, "--grace-period=1", "--wait=false")
+    eventually(f"no pod left in {name}", lambda: not kit.pods(name), 60)
+    eventually(f"reservations of {name} returned", lambda: not kit.reservations(name), 30)
+    kubectl("delete", "namespace", name, "--wait=false")

@@ -1,0 +1,62 @@
+"""What is reserved on a card never exceeds it; who has to wait is told why, costs nothing, and starts by itself."""
+
+import time
+
+import pytest
+
+from e2e import kit
+from support.cluster import GTX_1060, eventually, get, kubectl
+
+pytestmark = pytest.mark.e2e
+QUIET_SECONDS = 10.0
+
+
+def versions(namespace: str, name: str) -> dict[str, str]:
+    """Give the resourceVersion of a deployment and of every GPU."""
+    found = {gpu: one["metadata"]["resourceVersion"] for gpu, one in kit.gpus().items()}
+    return {**found, name: kit.mdep(namespace, name)["metadata"]["resourceVersion"]}
+
+
+def test_the_third_model_waits_until_one_of_two_is_deleted(namespace: str) -> None:
+    card = {"uuid": GTX_1060}
+    kit.put(namespace, *(kit.deployment(name, card, serving=kit.THIRD) for name in ("first", "second")))
+    for name in ("first", "second"):
+        kit.wait_condition(namespace, name, "Placed", "True")
+    kit.put(namespace, kit.deployment("third", card, serving=kit.THIRD))
+    told = kit.wait_condition(namespace, "third", "Placed", "False", "WaitingForDevice")["message"]
+    for part in ("0 of 1 named devices fit: 1 NoRoom", "needs 2.75 GiB", f"for {namespace}/first", " short"):
+        assert part in told
+    assert kit.pods(namespace, "third") == []
+    assert len(kit.reservations(namespace, kit.GPU_1060)) == 2
+    kit.wait_available(namespace, "first", "second", seconds=120)
+    kit.nothing_double_booked()
+    check_quiet(namespace)
+
+    kubectl("delete", "mdep", "first", "-n", namespace, "--wait=false")
+    device = kit.device_of(kit.wait_available(namespace, "third")["third"])
+    assert device["gpu"] == kit.GPU_1060
+    held = kit.reservations(namespace, kit.GPU_1060)
+    assert {one["deployment"] for one in held.values()} == {f"{namespace}/second", f"{namespace}/third"}
+    kit.nothing_double_booked()
+
+
+def check_quiet(namespace: str) -> None:
+    """Assert that waiting writes nothing: neither the one that waits nor any GPU changes."""
+    before = versions(namespace, "third")
+    end = time.monotonic() + QUIET_SECONDS
+    while time.monotonic() < end:
+        assert versions(namespace, "third") == before
+        time.sleep(1)
+
+
+def test_replicas_of_one_deployment_prefer_cards_of_their_own(namespace: str) -> None:
+    kit.put(namespace, kit.deployment("three", replicas=3))
+    one = kit.wait_available(namespace, "three")["three"]
+    used = {device["gpu"] for placed in one["status"]["placements"] for device in placed["devices"]}
+    assert used == {kit.GPU_1060, kit.GPU_4080, kit.GPU_6000}
+    assert one["status"]["readyReplicas"] == 3
+    selector = get("mdep", "three", "-n", namespace)["status"]["selector"]
+    assert len(kit.listed("pods", "-n", namespace, "-l", selector)) == 3
+    kubectl("scale", "mdep", "three", "-n", namespace, "--replicas=1")
+    eventually("one server left", lambda: len(kit.pods(namespace)) == 1 == len(kit.reservations(namespace)), 90)
+    kit.wait_available(namespace, "three")
