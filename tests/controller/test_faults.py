@@ -49,8 +49,14 @@ def test_a_pod_that_a_quota_refuses_books_nothing(site: Site) -> None:
 
     eventually(refused, what="the quota is in force")
     site.apply("gemma")
+    mark = site.plane.audit_mark()
     assert "exceeded quota" in site.wait_for("Placed", "False", "PodRefused")["message"]
-    assert site.reservations() == {}
+    eventually(lambda: site.reservations() == {})
+    site.settle()
+    tried = [
+        one for one in site.plane.audit()[mark:] if one["verb"] == "create" and one["objectRef"]["resource"] == "pods"
+    ]
+    assert len(tried) == 1, [one["requestReceivedTimestamp"] for one in tried]
     site.client.delete(site.path("none", "resourcequotas"))
     eventually(lambda: not refused())
     site.change("gemma", serving={"parallel": 2})

@@ -81,8 +81,9 @@ class Agents:
         return combine(reports) if reports else None
 
     def nodes(self) -> list[str]:
-        """Give the nodes whose agents answer."""
-        return sorted(node for node, reports in self._reports.items() if reports)
+        """Give the nodes whose agents are there and have reported."""
+        followed = {endpoint.node for endpoint, _ in self._tasks.values()}
+        return sorted(node for node, reports in self._reports.items() if reports and node in followed)
 
     def apply(self, type_: str | None, body: Mapping[str, Any]) -> None:
         """Follow or leave an agent, after an event of its pod."""

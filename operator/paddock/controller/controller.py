@@ -11,16 +11,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from paddock.api.report import NodeReport
-from paddock.api.vocabulary import Label, Reason
+from paddock.api.vocabulary import API_VERSION, Label, Reason
 from paddock.controller import credentials
 from paddock.controller.agents import Agents
-from paddock.controller.cluster import DEPLOYMENTS, GPUS, JSON, Cluster, ClusterError, deployment_path, namespaced
+from paddock.controller.cluster import GPUS, JSON, Cluster, ClusterError, namespaced
 from paddock.controller.events import Events
 from paddock.controller.ledger import Ledger, now
 from paddock.controller.models import Models
-from paddock.controller.reconcile import Parts, Reconciler, World
+from paddock.controller.reconcile import Parts, Reconciler
 from paddock.controller.settings import Settings
-from paddock.controller.store import node_of
+from paddock.controller.store import World, node_of
 from paddock.controller.volumes import Volumes
 from paddock.controller.workqueue import WorkQueue
 from paddock.core.inventory import faults_in_words, not_ready, observe, vanished
@@ -33,6 +33,9 @@ Key = tuple[str, str]
 DEPLOYMENT, RELEASE, NODE = "deployment", "release", "node"
 ORPHAN_AGE = 30.0
 """Seconds after which a reservation without a pod is taken back."""
+GROUP_PATH = f"/apis/{API_VERSION}"
+BUSY_PAUSE = 0.3
+"""Seconds until a deployment that has its pod is looked at again while others wait for theirs."""
 FIRST_RESYNC = 10.0
 """Seconds from the start to the first full comparison."""
 POD_SELECTOR = f"{Label.COMPONENT} in ({Label.NODE_AGENT},{Label.SERVER},{Label.INSPECT})"
@@ -74,12 +77,12 @@ class Controller:
         self.models = Models(self.cluster, self.agents, settings)
         self.models.nodes = self.world.nodes
         parts = Parts(self.ledger, self.models, self.volumes, self.events)
-        self._reconciler = Reconciler(self.cluster, settings, self.world, parts, self.look_after)
+        self._reconciler = Reconciler(self.cluster, settings, self.world, parts, self.look_after, self.look_later)
         await self._list_all()
         background = [
             self._resync(),
             self._expect_agents(),
-            self.events.run(),
+            self.events.run(lambda: self.queue.idle),
             *(self._work() for _ in range(settings.workers)),
         ]
         self._tasks = [asyncio.create_task(one) for one in background]
@@ -136,29 +139,30 @@ class Controller:
 
     async def _take_fleet(self, nodes: list[JSON], gpus: list[JSON]) -> None:
         for name in self.world.nodes.keys() - {node["metadata"]["name"] for node in nodes}:
-            if await self._is_gone(f"/api/v1/nodes/{name}"):
+            if await self._is_gone("/api/v1/nodes", name):
                 self.node_event("DELETED", {"metadata": {"name": name}})
         for node in nodes:
             self.node_event(None, node)
         for name in self.ledger.seed(gpus):
-            if await self._is_gone(f"{GPUS}/{name}"):
+            if await self._is_gone(GPUS, name):
                 self.ledger.forget(name)
 
     async def _take_pods(self, pods: list[JSON]) -> None:
         known = {f"{pod['metadata']['namespace']}/{pod['metadata']['name']}" for pod in pods}
         for replica in self.world.replicas.values():
-            if replica.key not in known and await self._is_gone(_pod_path(replica.key)):
+            if replica.key not in known and await self._is_gone(namespaced("pods", replica.namespace), replica.name):
                 self._pod_gone(replica)
         for pod in pods:
             self.pod_event(None, pod)
 
     async def _take_deployments(self) -> None:
-        deployments = await self._list("modeldeployments", DEPLOYMENTS.removesuffix("/modeldeployments"))
+        deployments = await self._list("modeldeployments", GROUP_PATH)
         there = {one["metadata"]["uid"] for one in deployments}
         for known in self.world.deployments.values():
-            namespace, name, uid = known.namespace, known.name, known.uid
-            if uid not in there and await self._is_gone(deployment_path(namespace, name), uid):
-                self.deployment_event("DELETED", {"metadata": {"namespace": namespace, "name": name, "uid": uid}})
+            path = namespaced("modeldeployments", known.namespace, None, GROUP_PATH)
+            if known.uid not in there and await self._is_gone(path, known.name, known.uid):
+                meta = {"namespace": known.namespace, "name": known.name, "uid": known.uid}
+                self.deployment_event("DELETED", {"metadata": meta})
         for one in deployments:
             self.deployment_event(None, one)
 
@@ -254,6 +258,12 @@ class Controller:
             self.queue.add((DEPLOYMENT, key))
         else:
             self.queue.add_after((DEPLOYMENT, key), seconds)
+
+    def look_later(self, key: str) -> bool:
+        """Have a deployment looked at in a while if others wait now; tells whether so."""
+        if self.queue.waiting:
+            self.look_after(key, BUSY_PAUSE)
+        return self.queue.waiting > 0
 
     def _fleet_changed(self) -> None:
         """Room may have appeared: look at all that wait, oldest first, once for many changes in a row."""
@@ -406,7 +416,8 @@ class Controller:
         self._orphans = {key: self._orphans.get(key, moment) for key in found}
         for gpu, pod in [key for key, since in self._orphans.items() if moment - since >= age]:
             replica = self.world.replicas.get(pod)
-            if replica is not None or await self._is_gone(_pod_path(pod)):
+            namespace, _, name = pod.partition("/")
+            if replica is not None or await self._is_gone(namespaced("pods", namespace), name):
                 log.info("reservation of %s on %s taken back: there is no such pod there", pod, gpu)
                 await self.ledger.release(pod, keep=replica.record.gpu if replica and replica.record else None)
             del self._orphans[gpu, pod]
@@ -418,15 +429,10 @@ class Controller:
             return pod in self.world.making
         return replica.record is not None and replica.record.gpu == gpu
 
-    async def _is_gone(self, path: str, uid: str | None = None) -> bool:
+    async def _is_gone(self, path: str, name: str, uid: str | None = None) -> bool:
         """Ask whether an object does not exist (with `uid`: that very one): a list may be older than an event."""
-        try:
-            there = await self.cluster.get(path)
-        except ClusterError as error:
-            if error.not_found:
-                return True
-            raise
-        return uid is not None and there["metadata"]["uid"] != uid
+        there = await self.cluster.list(path, {"fieldSelector": f"metadata.name={name}"})
+        return all(uid is not None and one["metadata"]["uid"] != uid for one in there)
 
     async def _sweep_volumes(self) -> None:
         self.volumes.forget()
@@ -438,8 +444,3 @@ class Controller:
             if isinstance(source, FileSource):
                 used.add((one.namespace, root_id(source.root)))
         await self.volumes.sweep(used)
-
-
-def _pod_path(key: str) -> str:
-    namespace, _, name = key.partition("/")
-    return namespaced("pods", namespace, name)

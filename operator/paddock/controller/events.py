@@ -6,6 +6,7 @@ They are sent in the background and never hold up a decision; the same Event is 
 import asyncio
 import hashlib
 import logging
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from paddock.api.vocabulary import API_VERSION, Reason
@@ -15,6 +16,8 @@ from paddock.core.deployment import KIND, Deployment
 log = logging.getLogger("paddock.events")
 LONGEST = 1000
 QUEUE = 2000
+PATIENCE = 20
+"""Tenths of a second that an Event waits for more urgent work."""
 
 
 class Events:
@@ -69,10 +72,14 @@ class Events:
         except asyncio.QueueFull:
             log.warning("too many events: dropped %s of %s", reason, deployment.key)
 
-    async def run(self) -> None:
-        """Send for ever."""
+    async def run(self, idle: Callable[[], bool]) -> None:
+        """Send for ever, while there is nothing more urgent to do."""
         while True:
             path, body = await self._queue.get()
+            for _ in range(PATIENCE):
+                if idle():
+                    break
+                await asyncio.sleep(0.1)
             try:
                 await self._cluster.post(path, body)
             except ClusterError as error:

@@ -98,7 +98,9 @@ class Models:
         node = telling[0] if telling else min(faults)
         where = f"on {node}" if len(asked) == 1 or telling else f"on none of {len(asked)} nodes"
         fault = faults[node]
-        return Found(reason=Reason(fault.code), message=f"{where}: {fault.message}", retry_after=60)
+        # An agent that did not answer soon will, or falls silent; a file that is wrong takes a person.
+        pause = KEPT_BAD if fault.code == "InspectionFailed" else 60
+        return Found(reason=Reason(fault.code), message=f"{where}: {fault.message}", retry_after=pause)
 
     async def _ask(self, node: str, path: str) -> HeaderAnswer:
         key, loop = (node, path), asyncio.get_running_loop()

@@ -8,7 +8,8 @@ becomes a condition.
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from paddock.api.gpu import Reservation
 from paddock.api.vocabulary import Reason
@@ -16,15 +17,17 @@ from paddock.controller.cluster import Cluster, ClusterError, deployment_path, n
 from paddock.controller.events import Events
 from paddock.controller.ledger import ConflictError, Ledger, now
 from paddock.controller.models import Found, Models
+from paddock.controller.pauses import Pauses
 from paddock.controller.proof import Prover
+from paddock.controller.services import Services
 from paddock.controller.settings import Settings
-from paddock.controller.store import Deployments, Replicas
+from paddock.controller.store import World
 from paddock.controller.volumes import Volumes
 from paddock.core import args, images
 from paddock.core.deployment import Deployment, placement_hash, revision
-from paddock.core.fleet import Fleet, Node
+from paddock.core.fleet import Fleet
 from paddock.core.need import MemoryNeed, need
-from paddock.core.objects import mount_of, service
+from paddock.core.objects import mount_of
 from paddock.core.placement import Placement, Request, Unplaceable, names, place
 from paddock.core.plan import Plan, Removal, Wanted, plan
 from paddock.core.pod import CONTEXT_CHECKPOINTS, Mounted, PodSettings, bind, pod_name, server_pod
@@ -33,24 +36,12 @@ from paddock.core.replica import Record, Replica
 from paddock.core.source import FileSource, Source, parse_source
 from paddock.core.status import Finding, Outcome, status_of
 
+if TYPE_CHECKING:
+    from paddock.api.modeldeployment import Need
+
 log = logging.getLogger("paddock.reconcile")
-LONGEST_BACKOFF = 300.0
-
-
-@dataclass
-class World:
-    """What the operator has seen; shared by all workers, changed only by handlers."""
-
-    deployments: Deployments = field(default_factory=Deployments)
-    replicas: Replicas = field(default_factory=Replicas)
-    nodes: dict[str, Node] = field(default_factory=dict)
-    runtime_classes: set[str] = field(default_factory=set)
-    fleet_is_known: bool = False
-    """Whether an agent has told of its devices, or had its time to."""
-    waiting: dict[str, None] = field(default_factory=dict)
-    """Deployments that have no device yet, oldest first; looked at again whenever room may have appeared."""
-    making: set[str] = field(default_factory=set)
-    """Pods (namespace/name) whose reservation is being written and that do not exist yet."""
+LONGEST_PUT_OFF = 2.0
+"""Seconds by which Service and first status may be put off while other deployments wait for their pods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +55,6 @@ class Accepted:
     """Host memory of a replica on the CPU."""
 
 
-@dataclass
-class _Backoff:
-    failures: int = 0
-    not_before: float = 0.0
-
-
 class Reconciler:
     """Brings deployments to what their specs ask for."""
 
@@ -80,6 +65,7 @@ class Reconciler:
         world: World,
         parts: "Parts",
         look_again: Callable[[str, float], None],
+        look_later: Callable[[str], bool],
     ) -> None:
         self._cluster, self._settings, self._world = cluster, settings, world
         self._ledger, self._models, self._volumes, self._events = (
@@ -88,9 +74,11 @@ class Reconciler:
             parts.volumes,
             parts.events,
         )
-        self._look_again = look_again
-        self._services: dict[str, str] = {}
-        self._backoff: dict[str, _Backoff] = {}
+        self._look_again, self._look_later = look_again, look_later
+        self._services = Services(cluster, look_again)
+        self._put_off: dict[str, tuple[Need, float]] = {}
+        """Deployments whose pods are made before Service and status: the need, and until when these may wait."""
+        self._pauses = Pauses()
         self._prover = Prover(cluster, world.replicas, parts.events, look_again)
 
     async def look(self, key: str) -> None:
@@ -98,7 +86,11 @@ class Reconciler:
         deployment = self._world.deployments.get(key)
         if deployment is None or deployment.deleting:
             self._world.waiting.pop(key, None)
-            self._services.pop(key, None)
+            self._services.forget(key)
+            self._pauses.forget(key)
+            self._put_off.pop(key, None)
+            return
+        if key in self._put_off and self._put_off[key][1] > asyncio.get_running_loop().time() and self._look_later(key):
             return
         await self._rebook(deployment)
         if await self._prover.prove(deployment):
@@ -110,23 +102,37 @@ class Reconciler:
         if steps.wanted:
             accepted = await self._accept(deployment)
             if isinstance(accepted, Accepted):
-                await self._ensure_service(deployment)
+                before = len(self._world.replicas.of(key))
                 unplaced = await self._fill(deployment, steps, accepted)
+                if len(self._world.replicas.of(key)) > before:
+                    until = asyncio.get_running_loop().time() + LONGEST_PUT_OFF
+                    self._put_off[key] = (accepted.need.to_status(), until)
+                    if not self._look_later(key):
+                        self._look_again(key, 0.0)
+                    return
         else:
             refusal = self._refusal(deployment)
             accepted = refusal if isinstance(refusal, Finding) else None
-        no_agent = isinstance(accepted, Finding) and accepted.reason is Reason.NO_NODE_AGENT
-        if unplaced is not None or no_agent:
+        if self._waits(accepted, unplaced):
             self._world.waiting.setdefault(key)
         else:
             self._world.waiting.pop(key, None)
+        if isinstance(accepted, Accepted) or (steps.current and self._services.is_due(deployment)):
+            accepted = await self._services.ensure(deployment) or accepted
         await self._report(deployment, accepted, unplaced)
+
+    def _waits(self, accepted: Accepted | Finding | None, unplaced: Finding | None) -> bool:
+        """Tell whether a change of the fleet can help: room, a device, an agent that answers, a node with the file."""
+        if isinstance(accepted, Finding):
+            return accepted.reason in (Reason.NO_NODE_AGENT, Reason.MODEL_NOT_FOUND, Reason.INSPECTION_FAILED)
+        # A refused pod has booked and returned its memory, which is a change of the fleet: it has a pause of its own.
+        return unplaced is not None and unplaced.reason is not Reason.POD_REFUSED
 
     async def _rebook(self, deployment: Deployment) -> None:
         """Put back reservations that somebody took from pods that exist; forget the failures of those that serve."""
         for one in self._world.replicas.of(deployment.key):
             if one.ready:
-                self._backoff.pop(one.key, None)
+                self._pauses.served(one.key)
             record = one.record
             if record is None or record.gpu is None or self._ledger.booked(one.key, record.gpu):
                 continue
@@ -189,7 +195,7 @@ class Reconciler:
             return source
         spec = deployment.spec
         assert spec is not None  # noqa: S101 _refusal has looked
-        service_problem = await self._service_problem(deployment)
+        service_problem = await self._services.problem(deployment)
         if service_problem is not None:
             return service_problem
         if not self._models.settled:
@@ -239,7 +245,12 @@ class Reconciler:
         placed = False
         for wanted in steps.wanted:
             name = pod_name(deployment, revision(deployment), wanted.number, wanted.attempt)
-            if name in leaving or not self._may_start(deployment, name):
+            pod = f"{deployment.namespace}/{name}"
+            if name in leaving:
+                continue
+            if left := self._pauses.left(pod):
+                self._look_again(deployment.key, left)
+                refused = refused or self._pauses.finding(pod)
                 continue
             if wanted.replaces_a_server and placed:
                 break  # Two would be missing at once, if this old pod had to make room.
@@ -247,14 +258,6 @@ class Reconciler:
             placed = placed or finding is None
             refused = refused or finding
         return refused
-
-    def _may_start(self, deployment: Deployment, name: str) -> bool:
-        """Tell whether the pause after a failed pod of this name is over."""
-        backoff = self._backoff.get(f"{deployment.namespace}/{name}")
-        left = backoff.not_before - asyncio.get_running_loop().time() if backoff is not None else 0.0
-        if left > 0:
-            self._look_again(deployment.key, left)
-        return left <= 0
 
     async def _start(self, deployment: Deployment, wanted: Wanted, accepted: Accepted, steps: Plan) -> Finding | None:
         name = pod_name(deployment, revision(deployment), wanted.number, wanted.attempt)
@@ -415,14 +418,21 @@ class Reconciler:
         await self._ledger.release(key)
         if error.not_found:
             raise error
-        self._look_again(deployment.key, 30.0)
-        self._events.warning(deployment, Reason.POD_REFUSED, error.message)
-        return Finding("False", Reason.POD_REFUSED, error.message)
+        finding = Finding("False", Reason.POD_REFUSED, error.message)
+        self._pauses.refused(key, finding)
+        self._look_again(deployment.key, self._pauses.left(key))
+        self._events.warning(deployment, finding.reason, finding.message)
+        return finding
 
     async def _adopt(self, deployment: Deployment, key: str) -> None:
         """Take over the pod that has the name already: of another operator, or of a deployment that was here before."""
         namespace, _, name = key.partition("/")
-        body = await self._cluster.get(namespaced("pods", namespace, name))
+        try:
+            body = await self._cluster.get(namespaced("pods", namespace, name))
+        except ClusterError as error:
+            if error.not_found:
+                await self._ledger.release(key)
+            raise
         self._world.replicas.apply("ADDED", body)
         there = self._world.replicas.get(key)
         record = there.record if there is not None else None
@@ -436,45 +446,11 @@ class Reconciler:
             one = removal.replica
             log.info("%s: removed, since %s", one.key, removal.why)
             if one.failed:
-                self._pause(one)
+                self._pauses.failed(one.key)
                 self._events.warning(deployment, one.waiting or Reason.SERVER_FAILED, f"{one.name}: {removal.why}")
             await self._cluster.delete(namespaced("pods", one.namespace, one.name), one.uid)
 
-    def _pause(self, replica: Replica) -> None:
-        """Lengthen the pause before a pod of this name is made again."""
-        backoff = self._backoff.setdefault(replica.key, _Backoff())
-        backoff.not_before = asyncio.get_running_loop().time() + min(LONGEST_BACKOFF, 1.0 * 2.0**backoff.failures)
-        backoff.failures += 1
-
-    # -- service and status ---------------------------------------------------------------------------------------
-
-    async def _service_problem(self, deployment: Deployment) -> Finding | None:
-        """Tell whether the Service's name is somebody else's."""
-        if self._services.get(deployment.key) == deployment.uid:
-            return None
-        try:
-            there = await self._cluster.get(namespaced("services", deployment.namespace, deployment.name))
-        except ClusterError as error:
-            if error.not_found:
-                return None
-            raise
-        owners = {one.get("uid") for one in there["metadata"].get("ownerReferences") or ()}
-        if deployment.uid in owners:
-            self._services[deployment.key] = deployment.uid
-            return None
-        self._look_again(deployment.key, 30.0)
-        message = f"Service {deployment.name} exists in namespace {deployment.namespace} and is not this deployment's"
-        return Finding("False", Reason.SERVICE_NAME_TAKEN, message)
-
-    async def _ensure_service(self, deployment: Deployment) -> None:
-        if self._services.get(deployment.key) == deployment.uid:
-            return
-        try:
-            await self._cluster.post(namespaced("services", deployment.namespace), service(deployment))
-        except ClusterError as error:
-            if not error.already_exists:
-                raise
-        self._services[deployment.key] = deployment.uid
+    # -- status -----------------------------------------------------------------------------------------------------
 
     async def _report(
         self, deployment: Deployment, accepted: Accepted | Finding | None, unplaced: Finding | None
@@ -487,6 +463,7 @@ class Reconciler:
             finding, need_ = accepted, None
         else:
             need_ = accepted.need.to_status() if accepted is not None else None
+            need_ = self._put_off.pop(deployment.key, (need_, 0.0))[0] if need_ is None else need_
             read = need_ is not None or "need" in latest.status
             text = "the spec is valid and the model's header was read" if read else "the spec is valid"
             finding = Finding("True", Reason.VALID, text)

@@ -1,6 +1,7 @@
 """What the operator has seen: small indexed stores of parsed objects, fed by lists and watches."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from paddock.core.deployment import Deployment, deployment_of
@@ -138,3 +139,19 @@ def node_of(body: Mapping[str, Any]) -> Node:
         ),
         architecture=(status.get("nodeInfo") or {}).get("architecture") or "amd64",
     )
+
+
+@dataclass
+class World:
+    """What the operator has seen; shared by all workers, changed only by handlers."""
+
+    deployments: Deployments = field(default_factory=Deployments)
+    replicas: Replicas = field(default_factory=Replicas)
+    nodes: dict[str, Node] = field(default_factory=dict)
+    runtime_classes: set[str] = field(default_factory=set)
+    fleet_is_known: bool = False
+    """Whether an agent has told of its devices, or had its time to."""
+    waiting: dict[str, None] = field(default_factory=dict)
+    """Deployments that have no device yet, oldest first; looked at again whenever room may have appeared."""
+    making: set[str] = field(default_factory=set)
+    """Pods (namespace/name) whose reservation is being written and that do not exist yet."""

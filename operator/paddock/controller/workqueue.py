@@ -31,6 +31,11 @@ class WorkQueue(Generic[Key]):
         return len(self._waiting) + len(self._active)
 
     @property
+    def waiting(self) -> int:
+        """Number of keys that no worker has taken yet."""
+        return len(self._waiting)
+
+    @property
     def idle(self) -> bool:
         """Whether nothing waits and nothing is worked on; delayed keys do not count."""
         return not self._waiting and not self._active

@@ -1,0 +1,66 @@
+"""The Service of each deployment: made once, never taken from somebody else."""
+
+from collections.abc import Callable
+
+from paddock.api.vocabulary import Reason
+from paddock.controller.cluster import Cluster, ClusterError, namespaced
+from paddock.core.deployment import KIND, Deployment
+from paddock.core.objects import service
+from paddock.core.status import Finding
+
+PAUSE = 30.0
+"""Seconds until a name that is taken is looked at again."""
+
+
+class Services:
+    """Makes Services; remembers those that are known to be right."""
+
+    def __init__(self, cluster: Cluster, look_again: Callable[[str, float], None]) -> None:
+        self._cluster, self._look_again = cluster, look_again
+        self._known: dict[str, str] = {}
+
+    def forget(self, key: str) -> None:
+        """Drop what is remembered of a deployment that is gone."""
+        self._known.pop(key, None)
+
+    def is_due(self, deployment: Deployment) -> bool:
+        """Tell whether the status shows that the Service was not made yet; a restart must not try all anew."""
+        reasons = {one.get("reason") for one in deployment.status.get("conditions") or ()}
+        return not deployment.status.get("endpoint") or Reason.SERVICE_NAME_TAKEN in reasons
+
+    async def problem(self, deployment: Deployment) -> Finding | None:
+        """Tell whether the name is somebody else's, as far as the API server's memory goes."""
+        if self._known.get(deployment.key) == deployment.uid:
+            return None
+        return await self._look(deployment, {"resourceVersion": "0"})
+
+    async def ensure(self, deployment: Deployment) -> Finding | None:
+        """Make the Service; a Finding when the name is taken."""
+        if self._known.get(deployment.key) == deployment.uid:
+            return None
+        try:
+            await self._cluster.post(namespaced("services", deployment.namespace), service(deployment))
+        except ClusterError as error:
+            if not error.already_exists:
+                raise
+            return await self._look(deployment)
+        self._known[deployment.key] = deployment.uid
+        return None
+
+    async def _look(self, deployment: Deployment, parameters: dict[str, str] | None = None) -> Finding | None:
+        path = namespaced("services", deployment.namespace, deployment.name)
+        try:
+            there = await self._cluster.get(path, parameters)
+        except ClusterError as error:
+            if error.not_found:
+                return None
+            raise
+        owners = there["metadata"].get("ownerReferences") or ()
+        if any(one.get("uid") == deployment.uid for one in owners):
+            self._known[deployment.key] = deployment.uid
+            return None
+        # That of a deployment which had the name before goes by itself.
+        before = any(one.get("kind") == KIND and one.get("name") == deployment.name for one in owners)
+        self._look_again(deployment.key, 1.0 if before else PAUSE)
+        message = f"Service {deployment.name} exists in namespace {deployment.namespace} and is not this deployment's"
+        return Finding("False", Reason.SERVICE_NAME_TAKEN, message)

@@ -1,0 +1,83 @@
+"""The figures of the bench: what each is, what it should be, and how they are told."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Aim(NamedTuple):
+    """What a figure means and what it should be."""
+
+    meaning: str
+    unit: str
+    aim: float
+    better: Literal["lower", "higher"] = "lower"
+
+
+AIMS: dict[str, Aim] = {
+    "create_p50": Aim("create -> Pod object, one at a time, median", "ms", 30),
+    "create_p95": Aim("create -> Pod object, one at a time, 95th percentile", "ms", 80),
+    "create_200": Aim("200 created at once -> all Pod objects", "s", 4),
+    "bare_pod_p50": Aim("baseline: a bare Pod created by a client, median", "ms", 10),
+    "bare_pods_200": Aim("baseline: 200 bare Pods created at once", "s", 1),
+    "create_p50_ratio": Aim("create_p50 / bare_pod_p50", "x", 4.5),
+    "create_200_ratio": Aim("create_200 / bare_pods_200", "x", 6.7),
+    "rest_writes_200": Aim("writes per minute at rest with 200 that serve", "1/min", 0),
+    "restart_200": Aim("clean restart with 200: process start -> first decision", "s", 1),
+    "restart_200_writes": Aim("writes of a restart with 200", "", 0),
+    "restart_1000": Aim("clean restart with 1000: process start -> first decision", "s", 1),
+    "restart_1000_writes": Aim("writes of a restart with 1000", "", 0),
+    "restart_killed": Aim("kill -9, same pod starts again, 1000: process start -> first decision", "s", 1),
+    "takeover_stopped": Aim("SIGTERM of the leader -> first decision of a standby, 1000", "s", 1),
+    "takeover_killed": Aim("kill -9 of the leader -> first decision of a standby, 1000", "s", 15),
+    "takeover_writes": Aim("writes of both takeovers", "", 0),
+    "operator_rss_0": Aim("operator's memory without deployments", "MB", 100),
+    "operator_rss_1000": Aim("operator's memory with 1000 that serve", "MB", 140),
+    "operator_cpu_0": Aim("operator's processor time at rest without deployments", "% of a core", 1),
+    "operator_cpu_1000": Aim("operator's processor time at rest with 1000", "% of a core", 3),
+    "agent_rss": Aim("agent's memory after a listing with llama.cpp's libraries", "MB", 60),
+    "agent_listing": Aim("agent's full listing in its child process", "s", 2),
+}
+
+
+@dataclass
+class Figures:
+    """What was measured."""
+
+    values: dict[str, float] = field(default_factory=dict)
+
+    def put(self, name: str, value: float) -> None:
+        """Note a figure; says it at once, since the whole takes minutes."""
+        assert name in AIMS, name
+        self.values[name] = round(value, 3)
+        print(self.line(name), flush=True)  # noqa: T201 this is what the bench is for
+
+    def line(self, name: str) -> str:
+        """Give one line of the table."""
+        aim, value = AIMS[name], self.values[name]
+        word = "ok" if self.met(name) else "MISSED"
+        return f"{aim.meaning:<72} {value:>9.2f} {aim.unit:<12} aim {aim.aim:>5g}  {word}"
+
+    def met(self, name: str) -> bool:
+        """Tell whether the aim is met."""
+        aim, value = AIMS[name], self.values[name]
+        return value <= aim.aim if aim.better == "lower" else value >= aim.aim
+
+    def write(self, path: Path) -> None:
+        """Write them as JSON."""
+        path.parent.mkdir(exist_ok=True)
+        out = {
+            name: {"value": value, "unit": AIMS[name].unit, "aim": AIMS[name].aim, "better": AIMS[name].better}
+            for name, value in self.values.items()
+        }
+        path.write_text(json.dumps(out, indent=1) + "\n")
+
+    @classmethod
+    def read(cls, path: Path) -> Figures:
+        """Read what `write` wrote."""
+        return cls({name: one["value"] for name, one in json.loads(path.read_text()).items()})
