@@ -136,6 +136,7 @@ def test_one_of_the_same_name_gets_a_pod_of_its_own(site: Site) -> None:
     assert pod["metadata"]["ownerReferences"][0]["uid"] == uid
     site.settle()
     assert list(site.reservations()) == [pod["metadata"]["name"]]
+    site.wait_for("Accepted", "True", "Valid")
     service = site.client.do("GET", site.path("gemma", "services"))
     assert service["metadata"]["ownerReferences"][0]["uid"] == uid
 

@@ -117,7 +117,8 @@ class Reconciler:
             self._world.waiting.setdefault(key)
         else:
             self._world.waiting.pop(key, None)
-        if isinstance(accepted, Accepted) or (steps.current and self._services.is_due(deployment)):
+        made = isinstance(accepted, Accepted) or key in self._put_off
+        if made or (steps.current and self._services.is_due(deployment)):
             accepted = await self._services.ensure(deployment) or accepted
         await self._report(deployment, accepted, unplaced)
 
