@@ -45,6 +45,11 @@ def try_upgrade(release: str = "paddock", *options: str, values: dict[str, Any] 
     return None if done.returncode == 0 else done.stderr
 
 
+def list_releases() -> str:
+    """Give what is installed, as JSON."""
+    return helm("list", "-n", SYSTEM, "-o", "json", "-a", "--kubeconfig", str(LocalCluster().kubeconfig)).stdout
+
+
 def uninstall(release: str = "paddock") -> None:
     """Uninstall a release and wait until its pods are gone."""
     kubeconfig = str(LocalCluster().kubeconfig)

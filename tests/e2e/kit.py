@@ -17,6 +17,7 @@ from support.gguf_writer import Model, Typed, Value, write_model
 
 Object = dict[str, Any]
 SYSTEM = "paddock-system"
+OPERATOR = "app.kubernetes.io/component=operator"
 NODES = ("node1", "node2")
 GPU_1060, GPU_4080, GPU_6000 = "node1-0000-01-00-0", "node1-0000-02-00-0", "node2-0000-41-00-0"
 GPU_INTEL = "node1-0000-00-02-0"

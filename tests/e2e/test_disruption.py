@@ -25,7 +25,7 @@ def uncordoned() -> Iterator[None]:
 
 def operator_pods() -> list[kit.Object]:
     """Give the operator's pods."""
-    return kit.listed("pods", "-n", kit.SYSTEM, "-l", "app.kubernetes.io/component=operator")
+    return kit.listed("pods", "-n", kit.SYSTEM, "-l", kit.OPERATOR)
 
 
 def leader() -> str:

@@ -14,15 +14,15 @@ pytestmark = pytest.mark.e2e
 
 def test_modes_caches_slots_keys_and_the_processor(namespace: str) -> None:
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "key"}, "stringData": {"api-key": "sesame"}}
-    on_cpu = {"serving": {"gpuLayers": 0}, "source": kit.GEMMA}
+    on_cpu = {"gpuLayers": 0}
     kit.put(
         namespace,
         secret,
         kit.deployment("embedding", source=kit.GEMMA, serving={"mode": "Embedding", "args": ["--pooling", "mean"]}),
         kit.deployment("keyed", serving={"apiKeySecretRef": {"name": "key"}}),
         kit.deployment("quantized", serving={"cacheTypeK": "q8_0", "cacheTypeV": "q8_0", "parallel": 4}),
-        kit.deployment("on-cpu", placement={"allowCPU": True}, **on_cpu),
-        kit.deployment("off-cpu", **on_cpu),
+        kit.deployment("on-cpu", source=kit.GEMMA, serving=on_cpu, placement={"allowCPU": True}),
+        kit.deployment("off-cpu", serving=on_cpu),
     )
     found = kit.wait_available(namespace, "embedding", "keyed", "quantized", "on-cpu", seconds=120)
     check_embedding(kit.address_of(namespace, "embedding"))

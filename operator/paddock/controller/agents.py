@@ -19,8 +19,10 @@ from paddock.controller.credentials import SERVER_NAME, Credentials
 from paddock.core.inventory import combine
 
 log = logging.getLogger("paddock.agents")
-WAIT = 50
-"""Seconds that a long poll is held open."""
+LONGEST_WAIT = 50.0
+"""Seconds that a long poll is held open at most."""
+LONGEST_EXTRA = 15.0
+"""Seconds that the answer to a poll may be late at most."""
 PATIENCE = 5.0
 """Seconds within which an agent's first answer is waited for before anything is placed without it."""
 HEADER_TIMEOUT = 20.0
@@ -51,6 +53,9 @@ class Agents:
         self, credentials: Credentials, port: int, ttl: float, on_report: OnReport, on_silent: OnSilent
     ) -> None:
         self._credentials, self._port, self._ttl = credentials, port, ttl
+        # An agent whose node is lost closes no connection: a poll ends in time to notice that within the TTL.
+        self._wait = max(1, int(min(LONGEST_WAIT, ttl / 2)))
+        self._patience = self._wait + min(LONGEST_EXTRA, ttl / 2)
         self._on_report, self._on_silent = on_report, on_silent
         self._tasks: dict[str, tuple[Endpoint, asyncio.Task[None]]] = {}
         self._reports: dict[str, dict[str, NodeReport]] = {}
@@ -153,8 +158,8 @@ class Agents:
         delay, heard, told = 0.5, loop.time(), ""
         while True:
             try:
-                query, headers = (f"?wait={WAIT}", {"If-None-Match": etag}) if etag else ("", {})
-                data, tag = await self._get(f"{self._url(endpoint)}/v1/devices{query}", headers, WAIT + 15)
+                query, headers = (f"?wait={self._wait}", {"If-None-Match": etag}) if etag else ("", {})
+                data, tag = await self._get(f"{self._url(endpoint)}/v1/devices{query}", headers, self._patience)
                 if data:
                     await self._take(endpoint, NodeReport.model_validate_json(data))
                     etag = tag
