@@ -60,10 +60,15 @@ def uninstall(release: str = "paddock") -> None:
 
 def install() -> None:
     """Install the present code, and wait until every GPU of the cluster is listed."""
-    upgrade()
+    upgrade("paddock", "--wait=false")
     code = run("sh", "-c", _CODE).stdout.strip()
     known = get("namespace", SYSTEM)["metadata"].get("annotations", {}).get("code")
-    if known != code:
+    failing = any(
+        one["restartCount"] and not one["ready"]
+        for pod in listed("pods", "-n", SYSTEM)
+        for one in pod["status"].get("containerStatuses", [])
+    )
+    if known != code or failing:  # what failed with older code would be tried again only after minutes
         kubectl("-n", SYSTEM, "rollout", "restart", "deployment,daemonset", "-l", "app.kubernetes.io/name=paddock")
         kubectl("annotate", "--overwrite", "namespace", SYSTEM, f"code={code}")
     for kind in ("deployment", "daemonset"):
