@@ -261,8 +261,8 @@ def test_a_log_with_missing_lines_is_never_believed_without_device_weights_and_c
     [
         (
             'error while handling argument "-dev": invalid device: NOPE\n\nusage:\n',
-            Reason.SERVER_FAILED,
-            'error while handling argument "-dev": invalid device: NOPE',
+            Reason.DEVICE_NOT_VISIBLE,
+            'the container sees no such GPU: error while handling argument "-dev": invalid device: NOPE',
         ),
         ("error: invalid argument: --no-mmap", Reason.SERVER_FAILED, "error: invalid argument: --no-mmap"),
         (

@@ -11,6 +11,7 @@ bin=.venv/bin
 kind=${CLUSTER:-local}
 namespace=${NAMESPACE:-demo}
 began=$SECONDS
+values=()
 step() { printf '\n\033[1m%s\033[0m %s\n' "==>" "$*"; }
 fail() { printf '\nPADDOCK DEMO FAILED %s\n' "$*" >&2; exit 1; }
 
@@ -27,14 +28,17 @@ case $kind in
   kind)
     command -v kind docker >/dev/null || fail "CLUSTER=kind needs kind and docker"
     step "A kind cluster (about 2 minutes)"
+    export LLAMA_CPP_BUILD
     tests/demo/kind.sh
+    # kind's nodes have no GPU and no NVIDIA toolkit: one plain pool of agents, and the CPU.
+    values=(--set-json 'agents=[{"name":"cpu"}]')
     ;;
   *) fail "CLUSTER=$kind is none of local, current, kind" ;;
 esac
 
 step "Paddock, from its chart (about 10 s)"
-helm upgrade --install paddock charts/paddock -n paddock-system --create-namespace --wait --timeout 5m >/dev/null 2>&1 \
-  || helm upgrade --install paddock charts/paddock -n paddock-system --create-namespace --wait --timeout 5m
+install=(helm upgrade --install paddock charts/paddock -n paddock-system --create-namespace --wait --timeout 5m "${values[@]}")
+"${install[@]}" >/dev/null 2>&1 || "${install[@]}"
 if [ "$kind" = local ]; then
   # The images keep their tag while the code changes: pods of older code are replaced.
   code=$(find operator/paddock images -name '*.py' -o -name '*.Dockerfile' | sort | xargs sha256sum | sha256sum | cut -c1-16)
@@ -46,10 +50,11 @@ if [ "$kind" = local ]; then
 fi
 kubectl -n paddock-system rollout status daemonset -l app.kubernetes.io/name=paddock --timeout 5m >/dev/null
 for _ in $(seq 120); do
+  [ "$kind" = kind ] && break
   [ -n "$(kubectl get gpus -o name 2>/dev/null)" ] && break
   sleep 0.5
 done
-[ -n "$(kubectl get gpus -o name)" ] || fail "no GPU is listed; see kubectl -n paddock-system logs -l app.kubernetes.io/component=node-agent"
+[ "$kind" = kind ] || [ -n "$(kubectl get gpus -o name)" ] || fail "no GPU is listed; see kubectl -n paddock-system logs -l app.kubernetes.io/component=node-agent"
 kubectl get pods -n paddock-system
 
 step "The GPUs that ggml's registry reports"
@@ -60,6 +65,9 @@ kubectl create namespace "$namespace" --dry-run=client -o yaml \
   | kubectl label --local -f - pod-security.kubernetes.io/enforce=restricted -o yaml | kubectl apply -f - >/dev/null
 cat examples/gemma.yaml
 kubectl apply -n "$namespace" -f examples/gemma.yaml
+if [ "$kind" = kind ]; then
+  kubectl patch -n "$namespace" mdep gemma --type merge -p '{"spec":{"serving":{"gpuLayers":0},"placement":{"allowCPU":true}}}'
+fi
 kubectl wait -n "$namespace" --for=condition=Available mdep/gemma --timeout=5m >/dev/null \
   || { kubectl describe -n "$namespace" mdep gemma; fail "gemma did not become Available"; }
 kubectl get -n "$namespace" mdep gemma

@@ -124,6 +124,7 @@ class Reason(StrEnum):
     SECOND_DEVICE = "SecondDevice"
     NO_EVIDENCE = "NoEvidence"
     SERVER_FAILED = "ServerFailed"
+    DEVICE_NOT_VISIBLE = "DeviceNotVisible"
     OUT_OF_MEMORY = "OutOfMemory"
     STARTUP_TIMEOUT = "StartupTimeout"
     UNSCHEDULABLE = "Unschedulable"
@@ -218,8 +219,8 @@ REASONS: dict[Reason, Entry] = {
         "None of the devices named in spec.placement.devices is known.", "Compare with `kubectl get gpus -o wide`."
     ),
     Reason.NO_NODE_AGENT: Entry(
-        "No node agent has reported yet.",
-        "See `kubectl -n paddock-system get pods`; is the agent's nodeSelector right?",
+        "No node agent answers on a node where this could run, or none of those that answer lists a device.",
+        "See `kubectl -n paddock-system get pods` and `kubectl get gpus`; is the agent's nodeSelector right, does `nvidia-smi` work?",
     ),
     Reason.CPU_NOT_ALLOWED: Entry(
         "gpuLayers is 0, or no device is left, and spec.placement.allowCPU is false.",
@@ -242,7 +243,11 @@ REASONS: dict[Reason, Entry] = {
     ),
     Reason.SERVER_FAILED: Entry(
         "The server exits; the message has its last error line.",
-        "See `paddock logs NAME`. `invalid device` means that the container was given no GPU: check the node's driver, container toolkit and RuntimeClass.",
+        "See `paddock logs NAME`.",
+    ),
+    Reason.DEVICE_NOT_VISIBLE: Entry(
+        "The container was given no GPU of the backend: the server knows no such device, and ends.",
+        "On NVIDIA check the node's container toolkit, its RuntimeClass and the driver; on AMD, Intel and Vulkan the pod lacks the device nodes.",
     ),
     Reason.OUT_OF_MEMORY: Entry(
         "The device, or the pod's memory limit, had less room than the estimate.",

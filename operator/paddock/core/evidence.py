@@ -182,6 +182,9 @@ _FOLLOWS = re.compile(r"exiting due to|failed to load model|failed to create_con
 """Lines that only say that an earlier error ended the server."""
 _MEMORY = re.compile(r"out of memory|failed to allocate|unable to allocate|cudaMalloc failed", re.IGNORECASE)
 
+_UNSEEN = re.compile(r"invalid device: ")
+"""llama-server's refusal of a --device that its backends do not list (common/arg.cpp)."""
+
 
 def last_error(text: str) -> tuple[Reason, str] | None:
     """Give the reason and the last telling error line of a server that ended; None when it printed none."""
@@ -191,6 +194,9 @@ def last_error(text: str) -> tuple[Reason, str] | None:
     ]
     if memory:
         return Reason.OUT_OF_MEMORY, _bare(memory[0])
+    unseen = [line for line in errors if _UNSEEN.search(line)]
+    if unseen:
+        return Reason.DEVICE_NOT_VISIBLE, f"the container sees no such GPU: {_bare(unseen[-1])}"
     telling = [line for line in errors if not _FOLLOWS.search(line)] or errors
     return (Reason.SERVER_FAILED, _bare(telling[-1])) if telling else None
 
