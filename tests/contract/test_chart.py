@@ -384,6 +384,17 @@ def test_the_operator_may_do_what_it_does_and_no_more() -> None:
     }
 
 
+def test_without_model_roots_there_is_no_right_to_make_volumes() -> None:
+    lost = operator_rights() - operator_rights({"modelRoots": []})
+    assert lost == {
+        "create /persistentvolumeclaims",
+        "create /persistentvolumes",
+        "delete /persistentvolumeclaims",
+        "delete /persistentvolumes",
+        "list /persistentvolumes",
+    }
+
+
 def test_secrets_are_reachable_in_the_own_namespace_alone(defaults: list[Object]) -> None:
     assert "secrets" not in " ".join(rights(named(defaults, "ClusterRole", "paddock-operator")))
     own = named(defaults, "Role", "paddock-operator")

@@ -27,7 +27,7 @@ ones. The agents have none.
   verbs: [get, create]
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
-  verbs: [get, create, delete]
+  verbs: [get{{ if .Values.modelRoots }}, create, delete{{ end }}]
 - apiGroups: [""]
   resources: [events]
   verbs: [create]
@@ -44,10 +44,11 @@ ones. The agents have none.
 - apiGroups: [""]
   resources: [nodes]
   verbs: [list, watch]
-# the volumes through which servers read model roots
+# where claims can be mounted, and the volumes through which servers read model roots: who may create volumes can write
+# to nodes, so without roots there is no such right
 - apiGroups: [""]
   resources: [persistentvolumes]
-  verbs: [get, list, create, delete]
+  verbs: [get{{ if .Values.modelRoots }}, list, create, delete{{ end }}]
 - apiGroups: [node.k8s.io]
   resources: [runtimeclasses]
   verbs: [list]

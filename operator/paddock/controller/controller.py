@@ -435,6 +435,8 @@ class Controller:
         return all(uid is not None and one["metadata"]["uid"] != uid for one in there)
 
     async def _sweep_volumes(self) -> None:
+        if not self.settings.model_roots:
+            return  # Without roots the operator has no right to volumes.
         self.volumes.forget()
         used: set[tuple[str, str]] = set()
         for one in self.world.deployments.values():
