@@ -104,7 +104,7 @@ class Bench:
             ready = [one for one in deployments if one.get("status", {}).get("readyReplicas") == 1]
             return len(ready) == count
 
-        deadline = time.monotonic() + 240
+        deadline = time.monotonic() + 500
         while not served():
             assert time.monotonic() < deadline, "the deployments do not serve"
             time.sleep(1)

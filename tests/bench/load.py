@@ -110,7 +110,7 @@ class Load:
         await self._until(names)
         return max(self.seen[name] for name in names) - began
 
-    async def _until(self, names: set[str], seconds: float = 120) -> None:
+    async def _until(self, names: set[str], seconds: float = 300) -> None:
         async with asyncio.timeout(seconds):
             while not names <= self.seen.keys():
                 self._news.clear()

@@ -32,7 +32,7 @@ def test_nothing_was_refused(site: Site) -> None:
         for one in site.plane.audit()
         if one["responseStatus"]["code"] == 403
         and one["user"]["username"] == USER
-        and "cannot" in one["responseStatus"].get("message", "")  # not by a quota, nor in a namespace that ends
+        and '" cannot ' in one["responseStatus"].get("message", "")  # not by a quota, nor in a namespace that ends
     }
     assert not refused
 

@@ -367,7 +367,8 @@ def grant(server: ApiServer, objects: Sequence[JSON]) -> None:
 def plane(folder: Path, *, audit: bool = True) -> Iterator[Plane]:
     """Start everything but nodes and operators, until the block ends."""
     arguments = _audit_policy(folder) if audit else []
-    # Tests of hundreds of deployments at once are about the operator, not about the server's own limits.
+    # Each deployment has a Service, and each of these an address.
+    arguments.append("--service-cluster-ip-range=10.0.0.0/16")
     with api_server(folder, *arguments) as server:
         _install(server)
         with _controllers(server, folder):

@@ -164,17 +164,22 @@ class Cluster:
         """Read one object."""
         return _parse(await self.request("GET", _with(path, params)))
 
-    async def list(self, path: str, params: Mapping[str, str] | None = None) -> list[JSON]:
-        """Read all objects of a list, page by page."""
-        items: list[JSON] = []
-        query = {"limit": "500", **(params or {})}
+    async def pages(
+        self, path: str, params: Mapping[str, str] | None = None, limit: int = 500
+    ) -> AsyncIterator[list[JSON]]:
+        """Read a list page by page: whoever keeps little of each object never holds many whole ones."""
+        query = {"limit": str(limit), **(params or {})}
         while True:
             answer = await self.get(path, query)
-            items += answer.get("items") or []
+            yield answer.get("items") or []
             token = (answer.get("metadata") or {}).get("continue")
             if not token:
-                return items
+                return
             query["continue"] = token
+
+    async def list(self, path: str, params: Mapping[str, str] | None = None) -> list[JSON]:
+        """Read all objects of a list."""
+        return [item async for page in self.pages(path, params) for item in page]
 
     async def post(self, path: str, body: JSON) -> JSON:
         """Create an object."""

@@ -5,9 +5,11 @@ look, and a slow resync by list heals whatever a watch lost.
 """
 
 import asyncio
+import ctypes
+import gc
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from paddock.api.report import NodeReport
@@ -36,6 +38,8 @@ ORPHAN_AGE = 30.0
 GROUP_PATH = f"/apis/{API_VERSION}"
 BUSY_PAUSE = 0.3
 """Seconds until a deployment that has its pod is looked at again while others wait for theirs."""
+PAGE = 100
+"""Objects that are read at once."""
 FIRST_RESYNC = 10.0
 """Seconds from the start to the first full comparison."""
 POD_SELECTOR = f"{Label.COMPONENT} in ({Label.NODE_AGENT},{Label.SERVER},{Label.INSPECT})"
@@ -110,31 +114,28 @@ class Controller:
     def _namespaces(self) -> list[str | None]:
         return [*self.settings.watch_namespaces] if self.settings.watch_namespaces else [None]
 
-    async def _list(self, kind: str, group: str, params: Mapping[str, str] | None = None) -> list[JSON]:
-        """List a namespaced kind where this operator works."""
-        paths = [
-            f"{group}/{kind}" if namespace is None else namespaced(kind, namespace, None, group)
-            for namespace in self._namespaces()
-        ]
-        answers = await asyncio.gather(*(self.cluster.list(path, params) for path in paths))
-        return [item for items in answers for item in items]
+    async def _pages(self, kind: str, group: str, params: Mapping[str, str] | None = None) -> AsyncIterator[list[JSON]]:
+        """Read a namespaced kind where this operator works."""
+        for namespace in self._namespaces():
+            path = f"{group}/{kind}" if namespace is None else namespaced(kind, namespace, None, group)
+            async for page in self.cluster.pages(path, params, PAGE):
+                yield page
 
     async def _list_all(self) -> None:
-        """Read everything once. Pods before deployments, so that no deployment seems to lack a pod that exists."""
+        """Read everything once."""
         agents = {"labelSelector": f"{Label.COMPONENT}={Label.NODE_AGENT}"}
-        nodes, classes, gpus, pods, agent_pods = await asyncio.gather(
+        nodes, classes, gpus, agent_pods = await asyncio.gather(
             self.cluster.list("/api/v1/nodes"),
             self.cluster.list("/apis/node.k8s.io/v1/runtimeclasses"),
             self.cluster.list(GPUS),
-            self._list("pods", "/api/v1", {"labelSelector": f"{Label.COMPONENT}={Label.SERVER}"}),
             self.cluster.list(namespaced("pods", self.settings.namespace), agents),
         )
         await self._take_fleet(nodes, gpus)
         self.world.runtime_classes = {one["metadata"]["name"] for one in classes}
-        await self._take_pods(pods)
         for pod in agent_pods:
             self.agents.apply(None, pod)
-        await self._take_deployments()
+        # A pod that is newer than the list of pods is met by its name.
+        await asyncio.gather(self._take_pods(), self._take_deployments())
         self.synced = time.monotonic()
 
     async def _take_fleet(self, nodes: list[JSON], gpus: list[JSON]) -> None:
@@ -147,24 +148,28 @@ class Controller:
             if await self._is_gone(GPUS, name):
                 self.ledger.forget(name)
 
-    async def _take_pods(self, pods: list[JSON]) -> None:
-        known = {f"{pod['metadata']['namespace']}/{pod['metadata']['name']}" for pod in pods}
+    async def _take_pods(self) -> None:
+        there = set()
+        async for page in self._pages("pods", "/api/v1", {"labelSelector": f"{Label.COMPONENT}={Label.SERVER}"}):
+            for pod in page:
+                there.add(pod["metadata"]["uid"])
+                self.pod_event(None, pod)
         for replica in self.world.replicas.values():
-            if replica.key not in known and await self._is_gone(namespaced("pods", replica.namespace), replica.name):
+            path = namespaced("pods", replica.namespace)
+            if replica.uid not in there and await self._is_gone(path, replica.name, replica.uid):
                 self._pod_gone(replica)
-        for pod in pods:
-            self.pod_event(None, pod)
 
     async def _take_deployments(self) -> None:
-        deployments = await self._list("modeldeployments", GROUP_PATH)
-        there = {one["metadata"]["uid"] for one in deployments}
+        there = set()
+        async for page in self._pages("modeldeployments", GROUP_PATH):
+            for one in page:
+                there.add(one["metadata"]["uid"])
+                self.deployment_event(None, one)
         for known in self.world.deployments.values():
             path = namespaced("modeldeployments", known.namespace, None, GROUP_PATH)
             if known.uid not in there and await self._is_gone(path, known.name, known.uid):
                 meta = {"namespace": known.namespace, "name": known.name, "uid": known.uid}
                 self.deployment_event("DELETED", {"metadata": meta})
-        for one in deployments:
-            self.deployment_event(None, one)
 
     # -- events ---------------------------------------------------------------------------------------------------
 
@@ -403,6 +408,7 @@ class Controller:
                     for node in {status.node for status in self.ledger.stored().values()}:
                         self.queue.add((NODE, node))
                     limit = self.settings.resync_seconds
+                    hand_back_memory()
             except ClusterError as error:
                 log.warning("resync: %s", error)
             except Exception:
@@ -446,3 +452,11 @@ class Controller:
             if isinstance(source, FileSource):
                 used.add((one.namespace, root_id(source.root)))
         await self.volumes.sweep(used)
+
+
+def hand_back_memory() -> None:
+    """Give the memory of lists that were read back to the system; by itself the GNU C library keeps it for ever."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

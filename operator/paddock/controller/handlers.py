@@ -9,9 +9,13 @@ import kopf
 from typing_extensions import override
 
 from paddock.api.vocabulary import GROUP, VERSION
-from paddock.controller.controller import POD_SELECTOR, Controller
+from paddock.controller.controller import PAGE, POD_SELECTOR, Controller
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+IDLE = 0.5
+"""Seconds that kopf keeps a task and a queue for an object after its last event."""
 
 
 class NoDiffs(kopf.DiffBaseStorage):
@@ -72,6 +76,8 @@ async def start(memo: Controller, settings: kopf.OperatorSettings, **_: Any) -> 
     settings.posting.enabled = False
     settings.peering.standalone = True
     settings.scanning.disabled = True
+    settings.watching.chunk_size = PAGE
+    settings.queueing.idle_timeout = IDLE
     settings.persistence.diffbase_storage = NoDiffs()
     settings.persistence.progress_storage = NoProgress()
     settings.watching.label_selectors["pods"] = POD_SELECTOR

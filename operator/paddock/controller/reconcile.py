@@ -118,9 +118,11 @@ class Reconciler:
         else:
             self._world.waiting.pop(key, None)
         made = isinstance(accepted, Accepted) or key in self._put_off
-        if made or (steps.current and self._services.is_due(deployment)):
-            accepted = await self._services.ensure(deployment) or accepted
-        await self._report(deployment, accepted, unplaced)
+        try:
+            if made or (steps.current and self._services.is_due(deployment)):
+                accepted = await self._services.ensure(deployment) or accepted
+        finally:
+            await self._report(deployment, accepted, unplaced)
 
     def _waits(self, accepted: Accepted | Finding | None, unplaced: Finding | None) -> bool:
         """Tell whether a change of the fleet can help: room, a device, an agent that answers, a node with the file."""
