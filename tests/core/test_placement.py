@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paddock.api.gpu import DeviceType
-from paddock.api.modeldeployment import AllowIntegrated, DeviceRef, Policy, Toleration
+from paddock.api.modeldeployment import AllowIntegrated, DeviceRef, PlacementSpec, Policy, Toleration
 from paddock.api.vocabulary import Reason, Verdict
 from paddock.core.fleet import Device, Fleet, Node, Taint
-from paddock.core.placement import Placement, Request, Unplaceable, names, place
+from paddock.core.placement import Placement, Request, Unplaceable, allows, names, place
 from support.builders import GIB, GTX_1060, INTEL, MIB, RTX_4080, RTX_6000, claim, device, fleet, laptop
 
 SMALL = Request(need=GIB)
@@ -461,3 +461,28 @@ def test_on_the_cpu_a_file_on_no_usable_node_is_told() -> None:
 def test_fleet_builder_keeps_devices_apart() -> None:
     every: list[Device] = [GTX_1060, RTX_4080, INTEL, RTX_6000]
     assert len({one.gpu for one in every}) == len({(one.node, one.pci_id) for one in every}) == 4
+
+
+@pytest.mark.parametrize(
+    ("wish", "on", "labels", "allowed"),
+    [
+        ({}, RTX_4080, {}, True),
+        ({"allowIntegrated": "Never"}, RTX_4080, {}, True),
+        ({"allowIntegrated": "Never"}, INTEL, {}, False),
+        ({"allowIntegrated": "Auto"}, INTEL, {}, True),
+        ({"policy": "MostMemory"}, INTEL, {}, True),
+        ({"nodeSelector": {"zone": "a"}}, RTX_4080, {"zone": "a"}, True),
+        ({"nodeSelector": {"zone": "a"}}, RTX_4080, {"zone": "b"}, False),
+        ({"nodeSelector": {"zone": "a"}}, RTX_4080, None, False),
+        ({"devices": [{"uuid": RTX_4080.uuid}]}, RTX_4080, {}, True),
+        ({"devices": [{"uuid": "GPU-other"}]}, RTX_4080, {}, False),
+        ({"devices": [{"uuid": "GPU-other"}], "allowCPU": True}, None, {}, False),
+        ({"allowCPU": True}, None, {}, True),
+        ({}, None, {}, False),
+    ],
+)
+def test_a_changed_wish_allows_what_runs_or_not(
+    wish: dict[str, object], on: Device | None, labels: dict[str, str] | None, allowed: bool
+) -> None:
+    node = None if labels is None else Node("node1", labels=labels)
+    assert allows(PlacementSpec.model_validate(wish), on, node) is allowed

@@ -28,7 +28,7 @@ from paddock.core.deployment import Deployment, placement_hash, revision
 from paddock.core.fleet import Fleet
 from paddock.core.need import MemoryNeed, need
 from paddock.core.objects import mount_of
-from paddock.core.placement import Placement, Request, Unplaceable, names, place
+from paddock.core.placement import Placement, Request, Unplaceable, allows, names, place
 from paddock.core.plan import Plan, Removal, Wanted, plan
 from paddock.core.pod import CONTEXT_CHECKPOINTS, Mounted, PodSettings, bind, pod_name, server_pod
 from paddock.core.quantity import round_up
@@ -163,15 +163,11 @@ class Reconciler:
         spec, record = deployment.spec, replica.record
         if spec is None or record is None:
             return False
-        node = self._world.nodes.get(record.node or "")
-        selector = spec.placement.node_selector
-        if selector and (node is None or any(node.labels.get(key) != value for key, value in selector.items())):
-            return False
-        if not spec.placement.devices:
-            return record.gpu is not None or spec.placement.allow_cpu
         fleet = self._ledger.fleet(self._world.nodes)
         device = next((one for one in fleet.devices if one.gpu == record.gpu), None)
-        return device is not None and any(names(ref, device) for ref in spec.placement.devices)
+        if record.gpu is not None and device is None:
+            return not spec.placement.devices
+        return allows(spec.placement, device, self._world.nodes.get(record.node or ""))
 
     # -- is the spec all right? -----------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from paddock.api.gpu import DeviceType
-from paddock.api.modeldeployment import AllowIntegrated, DeviceRef, Policy, Toleration
+from paddock.api.modeldeployment import AllowIntegrated, DeviceRef, PlacementSpec, Policy, Toleration
 from paddock.api.vocabulary import GRANULE, Reason, Verdict
 from paddock.core.fleet import Device, Fleet, Node
 from paddock.core.quantity import human
@@ -180,6 +180,20 @@ def names(ref: DeviceRef, device: Device) -> bool:
     if ref.index is not None:
         return device.index == ref.index
     return device.name == ref.name
+
+
+def allows(wish: PlacementSpec, device: Device | None, node: Node | None) -> bool:
+    """Tell whether a spec allows what a running replica has: a device, or the CPU (None), on a node.
+
+    Room and readiness are no question here, nor is the policy: its change moves nothing.
+    """
+    if any(node is None or node.labels.get(key) != value for key, value in wish.node_selector.items()):
+        return False
+    if device is None:
+        return wish.allow_cpu and not wish.devices
+    if wish.devices:
+        return any(names(ref, device) for ref in wish.devices)
+    return device.type is not DeviceType.INTEGRATED or wish.allow_integrated is not AllowIntegrated.NEVER
 
 
 def normal_pci_id(text: str) -> str:
