@@ -218,7 +218,7 @@ def _compute(summary: HeaderSummary, serving: ServingSpec, shape: _Shape, *, gpu
         expert = summary.expert_feed_forward or forward
         step = max(step, summary.experts_used * (3 * width + 3 * expert) * tokens)
     activations = _F32 * 4 * width * tokens
-    step = max(_F32 * step, _F32 * summary.vocabulary * shape.outputs)
+    step = max(_F32 * step, _F32 * (summary.vocabulary + width) * shape.outputs)
     graph = (activations + step) * _graph_factor(summary) // 100
     if summary.recurrent:
         graph += 3 * _F32 * 4 * summary.recurrent_width * tokens + 2 * summary.recurrent_state_bytes
@@ -226,7 +226,9 @@ def _compute(summary: HeaderSummary, serving: ServingSpec, shape: _Shape, *, gpu
     total = graph + _F16 * tokens * cells
     heads = max(summary.head_count, default=0)
     if not _flash(summary, serving, backend if gpu else "CPU"):
-        total += _F32 * (heads + 1) * tokens * cells
+        # With latent attention the scores of all slots are held three times over; measured on deepseek2.
+        copies = 1 if summary.key_length_mla is None else 3
+        total += _F32 * copies * (heads + 1) * tokens * cells
     elif gpu and (backend is None or backend in _COPY_BACKENDS):
         total += _flash_copy(summary, serving, shape)
     if _quantized(serving):
