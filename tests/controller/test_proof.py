@@ -90,6 +90,20 @@ def test_a_server_that_exits_is_told_with_its_last_error(site: Site) -> None:
     assert site.reservations(), "its memory stays its own while the kubelet restarts it"
 
 
+def test_last_words_that_the_kubelet_does_not_have_yet_are_read_later(site: Site) -> None:
+    site.operator()
+    site.node()
+    site.kubelet.behave("gemma", Behaviour(up=False))
+    site.apply("gemma")
+    (pod,) = eventually(lambda: [one for one in site.pods() if one["status"].get("containerStatuses")])
+    answers = ["unable to retrieve container logs for containerd://x\n"] * 2
+    words = "0.01.000.000 E llama_model_load: error loading model: no vocabulary\n"
+    site.kubelet.behave("gemma", Behaviour(log=lambda _: answers.pop() if answers else words))
+    site.plane.background.call(site.kubelet.crash(f"{site.namespace}/{pod['metadata']['name']}"))
+    eventually(lambda: "no vocabulary" in site.condition("Available")["message"])
+    assert site.condition("Available")["reason"] == "ServerFailed"
+
+
 def test_a_log_that_cannot_be_read_yet_is_read_later(site: Site) -> None:
     site.operator()
     site.node()

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from paddock.api.vocabulary import READINESS_GATE, Reason
 from paddock.controller.cluster import STRATEGIC, Cluster, ClusterError, namespaced
@@ -19,8 +19,20 @@ LOG_BYTES = 256 * 1024
 """Start of a server's log that is read for evidence."""
 LONGEST_PAUSE = 15.0
 """Seconds between two attempts to read a log that cannot be read."""
+MOST_ATTEMPTS = 4
+"""How often the last words of one container are looked for."""
 NO_CONTAINER = "-"
 """Stands in the gate's message for a container whose log was not judged yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Crash:
+    """What a server said before it ended, by the number of its container's restarts."""
+
+    restarts: int
+    attempts: int = 0
+    reason: Reason = Reason.SERVER_FAILED
+    words: str = ""
 
 
 class Prover:
@@ -30,7 +42,7 @@ class Prover:
         self, cluster: Cluster, replicas: Replicas, events: Events, look_again: Callable[[str, float], None]
     ) -> None:
         self._cluster, self._replicas, self._events, self._look_again = cluster, replicas, events, look_again
-        self._crashes: dict[str, tuple[int, Reason, str]] = {}
+        self._crashes: dict[str, _Crash] = {}
         self._unreadable: dict[str, int] = {}
 
     async def prove(self, deployment: Deployment) -> bool:
@@ -113,13 +125,28 @@ class Prover:
             self._crashes.pop(one.uid, None)
             return one
         known = self._crashes.get(one.uid)
-        if known is None or known[0] != one.restarts:
-            text = ""
+        if known is None or known.restarts != one.restarts:
+            known = _Crash(one.restarts)
+        if not known.words and known.attempts < MOST_ATTEMPTS:
+            reason, words = await self._last_error(one) or (Reason.SERVER_FAILED, "")
+            known = self._crashes[one.uid] = _Crash(one.restarts, known.attempts + 1, reason, words)
+            if not words:
+                self._look_again(f"{one.namespace}/{one.deployment}", 2.0**known.attempts)
+        message = f"{one.waiting_message}: {known.words}".removesuffix(": ")
+        return replace(one, waiting=known.reason, waiting_message=message)
+
+    async def _last_error(self, one: Replica) -> tuple[Reason, str] | None:
+        """Give what the container that ended last printed as its error; None when no such line can be read.
+
+        A container that has just ended is not the previous one until the kubelet starts or delays the next, and its
+        predecessor is already removed: then the kubelet refuses, or answers with an excuse instead of a log.
+        """
+        for previous in (True, False):
             try:
-                text = await self._cluster.log(one.namespace, one.name, CONTAINER, tail_lines=200, previous=True)
+                text = await self._cluster.log(one.namespace, one.name, CONTAINER, tail_lines=200, previous=previous)
             except ClusterError as error:
-                log.debug("no previous log of %s: %s", one.key, error)
-            reason, words = last_error(text) or (Reason.SERVER_FAILED, "")
-            known = self._crashes[one.uid] = (one.restarts, reason, words)
-        message = f"{one.waiting_message}: {known[2]}".removesuffix(": ")
-        return replace(one, waiting=known[1], waiting_message=message)
+                log.debug("no log of %s (previous: %s): %s", one.key, previous, error)
+                continue
+            if found := last_error(text):
+                return found
+        return None
