@@ -75,7 +75,7 @@ def test_restarted_it_writes_nothing_about_those_that_wait_either(site: Site) ->
 
 
 def test_what_changed_while_no_operator_ran_is_done_at_the_start(site: Site) -> None:
-    operator = site.operator(leader_election="true", lease_seconds=2)
+    operator = site.operator(leader_election="true", lease_seconds=4)
     site.node(devices=[card(0, 5)])
     gone = site.serve("gone")
     site.serve("changed")
@@ -85,7 +85,7 @@ def test_what_changed_while_no_operator_ran_is_done_at_the_start(site: Site) -> 
     site.client.delete(site.path(gone["metadata"]["name"], "pods"), gracePeriodSeconds=0)
     site.change("changed", suspend=True)
     site.apply("new")
-    site.operator(leader_election="true", lease_seconds=2)
+    site.operator(leader_election="true", lease_seconds=4)
     site.wait_for("Available", "True", "Serving", "new")
     site.wait_for("Available", "False", "Suspended", "changed")
     eventually(lambda: site.pods("changed") == [])
@@ -139,7 +139,7 @@ def test_after_a_kill_a_standby_takes_over_when_the_lease_has_run_out(site: Site
 def test_a_leader_that_lost_its_lease_ends(site: Site) -> None:
     site.plane.stop_operators()
     site.client.delete(LEASE)
-    operator = site.plane.operator(leader_election="true", lease_seconds=2)
+    operator = site.plane.operator(leader_election="true", lease_seconds=4)
     spec = {"holderIdentity": "somebody", "renewTime": "2126-01-01T00:00:00.000000Z", "leaseDurationSeconds": 60}
     site.client.do("PATCH", LEASE, {"spec": spec})
     eventually(lambda: not operator.running, 10)

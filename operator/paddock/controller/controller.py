@@ -20,7 +20,8 @@ from paddock.controller.cluster import GPUS, JSON, Cluster, ClusterError, namesp
 from paddock.controller.events import Events
 from paddock.controller.ledger import Ledger, now
 from paddock.controller.models import Models
-from paddock.controller.reconcile import Parts, Reconciler
+from paddock.controller.parts import Parts
+from paddock.controller.reconcile import Reconciler
 from paddock.controller.settings import Settings
 from paddock.controller.store import World, node_of
 from paddock.controller.volumes import Volumes
@@ -82,14 +83,14 @@ class Controller:
         self.models.nodes = self.world.nodes
         parts = Parts(self.ledger, self.models, self.volumes, self.events)
         self._reconciler = Reconciler(self.cluster, settings, self.world, parts, self.look_after, self.look_later)
-        await self._list_all()
-        background = [
-            self._resync(),
-            self._expect_agents(),
-            self.events.run(lambda: self.queue.idle),
-            *(self._work() for _ in range(settings.workers)),
-        ]
-        self._tasks = [asyncio.create_task(one) for one in background]
+        await self._list_fleet()
+        await self._take_pods()
+        # From here on each deployment is looked at as soon as its page is read.
+        self._tasks = [asyncio.create_task(self._work()) for _ in range(settings.workers)]
+        await self._take_deployments()
+        self.synced = time.monotonic()
+        background = [self._resync(), self._expect_agents(), self.events.run(lambda: self.queue.idle)]
+        self._tasks += [asyncio.create_task(one) for one in background]
         self.on_start()
         log.info(
             "ready: %d deployments, %d pods, %d GPUs, %d nodes",
@@ -122,7 +123,14 @@ class Controller:
                 yield page
 
     async def _list_all(self) -> None:
-        """Read everything once."""
+        """Read everything once. Pods before deployments, so that no deployment seems to lack a pod that exists."""
+        await self._list_fleet()
+        await self._take_pods()
+        await self._take_deployments()
+        self.synced = time.monotonic()
+
+    async def _list_fleet(self) -> None:
+        """Read nodes, GPUs, RuntimeClasses and where the agents are."""
         agents = {"labelSelector": f"{Label.COMPONENT}={Label.NODE_AGENT}"}
         nodes, classes, gpus, agent_pods = await asyncio.gather(
             self.cluster.list("/api/v1/nodes"),
@@ -134,9 +142,6 @@ class Controller:
         self.world.runtime_classes = {one["metadata"]["name"] for one in classes}
         for pod in agent_pods:
             self.agents.apply(None, pod)
-        # A pod that is newer than the list of pods is met by its name.
-        await asyncio.gather(self._take_pods(), self._take_deployments())
-        self.synced = time.monotonic()
 
     async def _take_fleet(self, nodes: list[JSON], gpus: list[JSON]) -> None:
         for name in self.world.nodes.keys() - {node["metadata"]["name"] for node in nodes}:

@@ -13,7 +13,7 @@ from paddock.controller.cluster import JSON, Cluster, ClusterError, namespaced
 log = logging.getLogger("paddock.leader")
 NAME = "paddock-operator"
 GROUP = "/apis/coordination.k8s.io/v1"
-STANDBY_PAUSE = 0.5
+STANDBY_PAUSE = 0.25
 """Seconds between a standby's looks at the Lease: as long as a release may go unnoticed."""
 
 

@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING
 from paddock.api.gpu import Reservation
 from paddock.api.vocabulary import Reason
 from paddock.controller.cluster import Cluster, ClusterError, deployment_path, namespaced
-from paddock.controller.events import Events
-from paddock.controller.ledger import ConflictError, Ledger, now
-from paddock.controller.models import Found, Models
+from paddock.controller.ledger import ConflictError, now
+from paddock.controller.models import Found
+from paddock.controller.parts import Parts
 from paddock.controller.pauses import Pauses
 from paddock.controller.proof import Prover
 from paddock.controller.services import Services
 from paddock.controller.settings import Settings
 from paddock.controller.store import World
-from paddock.controller.volumes import Volumes
 from paddock.core import args, images
 from paddock.core.deployment import Deployment, placement_hash, revision
 from paddock.core.fleet import Fleet
@@ -63,7 +62,7 @@ class Reconciler:
         cluster: Cluster,
         settings: Settings,
         world: World,
-        parts: "Parts",
+        parts: Parts,
         look_again: Callable[[str, float], None],
         look_later: Callable[[str], bool],
     ) -> None:
@@ -97,22 +96,14 @@ class Reconciler:
             return
         steps = self._plan(deployment)
         await self._remove(deployment, steps.removals)
-        accepted: Accepted | Finding | None = None
-        unplaced: Finding | None = None
-        if steps.wanted:
-            accepted = await self._accept(deployment)
-            if isinstance(accepted, Accepted):
-                before = len(self._world.replicas.of(key))
-                unplaced = await self._fill(deployment, steps, accepted)
-                if len(self._world.replicas.of(key)) > before:
-                    until = asyncio.get_running_loop().time() + LONGEST_PUT_OFF
-                    self._put_off[key] = (accepted.need.to_status(), until)
-                    if not self._look_later(key):
-                        self._look_again(key, 0.0)
-                    return
-        else:
-            refusal = self._refusal(deployment)
-            accepted = refusal if isinstance(refusal, Finding) else None
+        before = len(self._world.replicas.of(key))
+        accepted, unplaced = await self._advance(deployment, steps)
+        if isinstance(accepted, Accepted) and len(self._world.replicas.of(key)) > before:
+            until = asyncio.get_running_loop().time() + LONGEST_PUT_OFF
+            self._put_off[key] = (accepted.need.to_status(), until)
+            if not self._look_later(key):
+                self._look_again(key, 0.0)
+            return
         if self._waits(accepted, unplaced):
             self._world.waiting.setdefault(key)
         else:
@@ -123,6 +114,19 @@ class Reconciler:
                 accepted = await self._services.ensure(deployment) or accepted
         finally:
             await self._report(deployment, accepted, unplaced)
+
+    async def _advance(self, deployment: Deployment, steps: Plan) -> tuple[Accepted | Finding | None, Finding | None]:
+        """Make the pods that are wanted; gives what is known of the spec, and why a replica has no device."""
+        if not steps.wanted:
+            refusal = self._refusal(deployment)
+            return (refusal if isinstance(refusal, Finding) else None), None
+        accepted = await self._accept(deployment)
+        if isinstance(accepted, Finding):
+            return accepted, None
+        unplaced = await self._fill(deployment, steps, accepted)
+        if unplaced is not None and unplaced.reason is Reason.SERVICE_NAME_TAKEN:
+            return unplaced, None
+        return accepted, unplaced
 
     def _waits(self, accepted: Accepted | Finding | None, unplaced: Finding | None) -> bool:
         """Tell whether a change of the fleet can help: room, a device, an agent that answers, a node with the file."""
@@ -194,9 +198,8 @@ class Reconciler:
             return source
         spec = deployment.spec
         assert spec is not None  # noqa: S101 _refusal has looked
-        service_problem = await self._services.problem(deployment)
-        if service_problem is not None:
-            return service_problem
+        if self._services.was_taken(deployment.key) and (problem := await self._services.problem(deployment)):
+            return problem
         if not self._models.settled:
             self._look_again(deployment.key, 0.1)
             return Finding("Unknown", Reason.READING_HEADER, "waiting for the first answers of the node agents")
@@ -392,8 +395,8 @@ class Reconciler:
         )
         pod = server_pod(deployment, wanted.number, record, binding, mounted, settings)
         key = f"{deployment.namespace}/{pod['metadata']['name']}"
-        if record.gpu is not None:
-            await self._ledger.commit(record.gpu, key)
+        if (problem := await self._book(deployment, record, key)) is not None:
+            return problem
         if isinstance(accepted.source, FileSource) and record.node is not None:
             await self._volumes.ensure(accepted.source.root, record.node, deployment.namespace)
         try:
@@ -406,6 +409,19 @@ class Reconciler:
         log.info("%s: %s", key, record.reason)
         self._events.normal(deployment, Reason.PLACED, record.reason)
         return None
+
+    async def _book(self, deployment: Deployment, record: Record, key: str) -> Finding | None:
+        """Write the reservation, and meanwhile ask whether the Service's name is free; a Finding when it is taken."""
+        asked = asyncio.create_task(self._services.problem(deployment))
+        try:
+            if record.gpu is not None:
+                await self._ledger.commit(record.gpu, key)
+        finally:
+            await asyncio.wait((asked,))
+        problem = asked.result()
+        if problem is not None:
+            await self._ledger.release(key)
+        return problem
 
     async def _not_created(self, deployment: Deployment, key: str, error: ClusterError) -> Finding | None:
         if error.already_exists:
@@ -479,13 +495,3 @@ class Reconciler:
                 raise
             return
         self._world.deployments.apply("MODIFIED", body)
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What a Reconciler works with."""
-
-    ledger: Ledger
-    models: Models
-    volumes: Volumes
-    events: Events

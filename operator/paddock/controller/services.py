@@ -18,10 +18,16 @@ class Services:
     def __init__(self, cluster: Cluster, look_again: Callable[[str, float], None]) -> None:
         self._cluster, self._look_again = cluster, look_again
         self._known: dict[str, str] = {}
+        self._taken: set[str] = set()
 
     def forget(self, key: str) -> None:
         """Drop what is remembered of a deployment that is gone."""
         self._known.pop(key, None)
+        self._taken.discard(key)
+
+    def was_taken(self, key: str) -> bool:
+        """Tell whether the name was somebody else's the last time: then it is asked before anything is booked."""
+        return key in self._taken
 
     def is_due(self, deployment: Deployment) -> bool:
         """Tell whether the status shows that the Service was not made yet; a restart must not try all anew."""
@@ -53,12 +59,15 @@ class Services:
             there = await self._cluster.get(path, parameters)
         except ClusterError as error:
             if error.not_found:
+                self._taken.discard(deployment.key)
                 return None
             raise
         owners = there["metadata"].get("ownerReferences") or ()
         if any(one.get("uid") == deployment.uid for one in owners):
             self._known[deployment.key] = deployment.uid
+            self._taken.discard(deployment.key)
             return None
+        self._taken.add(deployment.key)
         # That of a deployment which had the name before goes by itself.
         before = any(one.get("kind") == KIND and one.get("name") == deployment.name for one in owners)
         self._look_again(deployment.key, 1.0 if before else PAUSE)

@@ -1,0 +1,18 @@
+"""What a Reconciler works with."""
+
+from dataclasses import dataclass
+
+from paddock.controller.events import Events
+from paddock.controller.ledger import Ledger
+from paddock.controller.models import Models
+from paddock.controller.volumes import Volumes
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a Reconciler works with."""
+
+    ledger: Ledger
+    models: Models
+    volumes: Volumes
+    events: Events
