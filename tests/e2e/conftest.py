@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e import kit
+from e2e import api, kit
 from e2e.installation import install
 from support.cluster import apply, clear_lies, ensure_cluster, eventually, kubectl
 
@@ -27,8 +27,17 @@ def cluster() -> Iterator[None]:
     if not as_is:
         install()
     yield
+    eventually("no server of a test is left", lambda: not left(), 90)
+    kit.nothing_double_booked()
     for node in kit.NODES:
         shutil.rmtree(kit.models(node))
+
+
+def left() -> list[str]:
+    """Give the pods and reservations that tests left behind; those of other namespaces are none of their business."""
+    pods = [pod["metadata"]["namespace"] for pod in api.listed("pods", None, "app.kubernetes.io/managed-by=paddock")]
+    held = [one["deployment"] for gpu in kit.gpus().values() for one in gpu["status"].get("reservations", [])]
+    return [each for each in (*pods, *held) if each.startswith("e2e-")]
 
 
 @pytest.fixture
@@ -41,11 +50,16 @@ def namespace(cluster: None, request: pytest.FixtureRequest) -> Iterator[str]:  
     clear(name)
 
 
+@pytest.fixture
+def free_cards(namespace: str) -> str:
+    """Give the namespace when nothing of other tests is left on any card."""
+    eventually("free cards", lambda: not left(), 90)
+    return namespace
+
+
 def clear(name: str) -> None:
-    """Delete a test's namespace; its reservations must go by themselves."""
+    """Delete a test's namespace. Its reservations must go by themselves: the end of the session waits for that."""
     kubectl("delete", "mdep", "--all", "-n", name, "--wait=false")
     # As any user may do who does not want to wait for the usual pause of the servers' end.
     kubectl("delete", "pods", "--all", "-n", name, "--grace-period=1", "--wait=false")
-    eventually(f"no pod left in {name}", lambda: not kit.pods(name), 60)
-    eventually(f"reservations of {name} returned", lambda: not kit.reservations(name), 30)
     kubectl("delete", "namespace", name, "--wait=false")

@@ -3,7 +3,8 @@
 from typing import Any
 
 from cluster.local import LocalCluster
-from e2e.kit import GPU_1060, GPU_4080, GPU_6000, GPU_INTEL, SYSTEM, gpus, listed, run
+from e2e.api import listed
+from e2e.kit import GPU_1060, GPU_4080, GPU_6000, GPU_INTEL, SYSTEM, gpus, run
 from support.cluster import eventually, get, kubectl
 from support.helm import CHART, helm
 
@@ -45,9 +46,11 @@ def try_upgrade(release: str = "paddock", *options: str, values: dict[str, Any] 
     return None if done.returncode == 0 else done.stderr
 
 
-def list_releases() -> str:
-    """Give what is installed, as JSON."""
-    return helm("list", "-n", SYSTEM, "-o", "json", "-a", "--kubeconfig", str(LocalCluster().kubeconfig)).stdout
+def releases() -> list[str]:
+    """Give the names of the releases that are installed."""
+    done = helm("list", "-n", SYSTEM, "-q", "-a", "--kubeconfig", str(LocalCluster().kubeconfig))
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
 
 
 def uninstall(release: str = "paddock") -> None:
@@ -55,17 +58,19 @@ def uninstall(release: str = "paddock") -> None:
     kubeconfig = str(LocalCluster().kubeconfig)
     done = helm("uninstall", release, "-n", SYSTEM, "--kubeconfig", kubeconfig, "--wait", "--timeout", "90s")
     assert done.returncode == 0, done.stderr
-    eventually("no pod of the release", lambda: not listed("pods", "-n", SYSTEM), 60)
+    eventually("no pod of the release", lambda: not listed("pods", SYSTEM), 60)
 
 
 def install() -> None:
     """Install the present code, and wait until every GPU of the cluster is listed."""
-    upgrade("paddock", "--wait=false")
+    for other in set(releases()) - {"paddock"}:
+        uninstall(other)
+    upgrade("paddock", "--take-ownership", "--wait=false")
     code = run("sh", "-c", _CODE).stdout.strip()
     known = get("namespace", SYSTEM)["metadata"].get("annotations", {}).get("code")
     failing = any(
         one["restartCount"] and not one["ready"]
-        for pod in listed("pods", "-n", SYSTEM)
+        for pod in listed("pods", SYSTEM)
         for one in pod["status"].get("containerStatuses", [])
     )
     if known != code or failing:  # what failed with older code would be tried again only after minutes

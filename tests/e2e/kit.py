@@ -12,10 +12,10 @@ from typing import Any
 
 from cluster.local import LocalCluster
 from cluster.settings import REPOSITORY
-from support.cluster import apply, eventually, get, kubectl, models_folder
+from e2e.api import Object, found, listed
+from support.cluster import apply, eventually, kubectl, models_folder
 from support.gguf_writer import Model, Typed, Value, write_model
 
-Object = dict[str, Any]
 SYSTEM = "paddock-system"
 OPERATOR = "app.kubernetes.io/component=operator"
 NODES = ("node1", "node2")
@@ -30,11 +30,6 @@ MOST = {"contextLength": 262144, "batch": 8192, "ubatch": 8192}
 """Of the tiny model: 5 GiB. One fits the GTX 1060."""
 LARGE = {"contextLength": 524288, "batch": 8192, "ubatch": 8192}
 """Of the tiny model: 9.25 GiB. Too large for the GTX 1060, one fits the RTX 4080, one the integrated graphics."""
-
-
-def listed(*argv: str) -> list[Object]:
-    """Give the objects that `kubectl get` lists."""
-    return list((get(*argv) or {"items": []})["items"])
 
 
 # --- model files
@@ -62,6 +57,16 @@ def write_tiny(path: Path) -> None:
         "tokenizer.ggml.unknown_token_id": 0,
     }
     write_model(path, Model(vocabulary=288, head_width=64, extra=tokenizer)).chmod(0o644)
+
+
+# --- objects
+
+
+def named(kind: str, namespace: str | None, name: str) -> Object:
+    """Give an object; AssertionError when there is none."""
+    one = found(kind, namespace, name)
+    assert one is not None, f"there is no {name} among the {kind} of {namespace}"
+    return one
 
 
 # --- deployments
@@ -99,21 +104,19 @@ def put(namespace: str, *manifests: Object) -> None:
 
 def mdep(namespace: str, name: str) -> Object:
     """Give a ModelDeployment; AssertionError when there is none."""
-    found: Object | None = get("mdep", name, "-n", namespace)
-    assert found is not None, f"no ModelDeployment {namespace}/{name}"
-    return found
+    return named("modeldeployments", namespace, name)
 
 
 def mdeps(namespace: str) -> dict[str, Object]:
     """Give all ModelDeployments of a namespace by name."""
-    return {one["metadata"]["name"]: one for one in listed("mdep", "-n", namespace)}
+    return {one["metadata"]["name"]: one for one in listed("modeldeployments", namespace)}
 
 
 def condition(one: Object, kind: str) -> Object:
     """Give a condition that is about the present generation; an empty one of status "" before."""
-    for found in one.get("status", {}).get("conditions", []):
-        if found["type"] == kind and found.get("observedGeneration") == one["metadata"]["generation"]:
-            return dict(found)
+    for each in one.get("status", {}).get("conditions", []):
+        if each["type"] == kind and each.get("observedGeneration") == one["metadata"]["generation"]:
+            return dict(each)
     return {"type": kind, "status": "", "reason": "", "message": ""}
 
 
@@ -151,11 +154,10 @@ def wait_condition(
     """Wait for a condition with a status and reason, and give it."""
 
     def holds(one: Object) -> bool:
-        found = condition(one, kind)
-        return found["status"] == status and reason in (None, found["reason"])
+        there = condition(one, kind)
+        return there["status"] == status and reason in (None, there["reason"])
 
-    found = wait_all(namespace, [name], f"{kind}={status} {reason or ''}", holds, seconds)
-    return condition(found[name], kind)
+    return condition(wait_all(namespace, [name], f"{kind}={status} {reason or ''}", holds, seconds)[name], kind)
 
 
 def device_of(one: Object) -> Object:
@@ -171,7 +173,7 @@ def device_of(one: Object) -> Object:
 def pods(namespace: str, name: str | None = None) -> list[Object]:
     """Give the server pods of a namespace, or of one deployment, those that leave included."""
     selector = "app.kubernetes.io/component=model-server" + (f",paddock.dev/model-deployment={name}" if name else "")
-    return listed("pods", "-n", namespace, "-l", selector)
+    return listed("pods", namespace, selector)
 
 
 def pod_ready(pod: Object) -> bool:
@@ -196,20 +198,20 @@ def gpus() -> dict[str, Object]:
 
 def gpu_ready(gpu: str) -> Object:
     """Give the Ready condition of a GPU."""
-    (found,) = (one for one in gpus()[gpu]["status"]["conditions"] if one["type"] == "Ready")
-    return dict(found)
+    (ready,) = (one for one in gpus()[gpu]["status"]["conditions"] if one["type"] == "Ready")
+    return dict(ready)
 
 
 def reservations(namespace: str, gpu: str | None = None) -> dict[str, Object]:
     """Give the reservations of a namespace by pod name, on one GPU or on all; a pod must not have two."""
-    found: dict[str, Object] = {}
+    held: dict[str, Object] = {}
     for name, one in gpus().items():
         for each in one["status"].get("reservations", []):
             space, _, pod = each["pod"].partition("/")
             if space == namespace and gpu in (None, name):
-                assert pod not in found, f"{pod} is booked twice"
-                found[pod] = {**each, "gpu": name}
-    return found
+                assert pod not in held, f"{pod} is booked twice"
+                held[pod] = {**each, "gpu": name}
+    return held
 
 
 def mebibytes(text: str) -> int:
@@ -233,12 +235,12 @@ def log_of(namespace: str, pod: str) -> str:
 
 def address_of(namespace: str, name: str) -> str:
     """Give the cluster IP of a Service."""
-    return str(get("service", name, "-n", namespace)["spec"]["clusterIP"])
+    return str(named("services", namespace, name)["spec"]["clusterIP"])
 
 
 def addresses(namespace: str, name: str) -> list[str]:
     """Give the addresses to which a Service sends requests."""
-    slices = listed("endpointslices", "-n", namespace, "-l", f"kubernetes.io/service-name={name}")
+    slices = listed("endpointslices", namespace, f"kubernetes.io/service-name={name}")
     return [
         address
         for one in slices
@@ -295,8 +297,8 @@ def finished(namespace: str, name: str, seconds: float = 30) -> tuple[str, str]:
     """Wait until a pod ends; gives its phase and log."""
 
     def phase() -> str | None:
-        found: str = get("pod", name, "-n", namespace)["status"]["phase"]
-        return found if found in ("Succeeded", "Failed") else None
+        there: str = named("pods", namespace, name)["status"]["phase"]
+        return there if there in ("Succeeded", "Failed") else None
 
     ended = eventually(f"end of pod {name}", phase, seconds)
     return ended, kubectl("logs", "-n", namespace, name)

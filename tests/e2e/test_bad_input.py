@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from e2e import kit
+from e2e import api, kit
 from support.cluster import apply, get, kubectl
 from support.gguf_writer import write_model, write_not_gguf, write_truncated
 from support.manifests import BAD
@@ -20,7 +20,7 @@ FOLDER = "file:///models/e2e/bad"
 class Case(NamedTuple):
     """A ModelDeployment that the schema takes, and the condition that must come."""
 
-    manifest: kit.Object
+    manifest: api.Object
     kind: str
     reason: str
     message: str

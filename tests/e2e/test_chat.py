@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e import kit
+from e2e import api, kit
 from support.cluster import PCI_IDS, RTX_PRO_6000, eventually, kubectl
 
 pytestmark = pytest.mark.e2e
@@ -46,7 +46,7 @@ def check_log(log: str) -> None:
     assert "CUDA1" not in log
 
 
-def check_kubectl(namespace: str, device: kit.Object) -> None:
+def check_kubectl(namespace: str, device: api.Object) -> None:
     """`kubectl get mdep,gpus` says where it is."""
     lines = kubectl("get", "mdep,gpus", "-n", namespace).splitlines()
     (mine,) = (line.split() for line in lines if line.startswith("modeldeployment.paddock.dev/gemma"))
@@ -56,7 +56,7 @@ def check_kubectl(namespace: str, device: kit.Object) -> None:
     assert kit.reservations(namespace)[device["podName"]]["bytes"] == device["needBytes"]
 
 
-def check_command_line(namespace: str, device: kit.Object) -> None:
+def check_command_line(namespace: str, device: api.Object) -> None:
     """Each command does its work against the real API server, also as a plug-in of kubectl."""
     why = kit.run("paddock", "explain", "gemma", "-n", namespace).stdout
     assert "most memory of 3 devices that fit (policy Auto)" in why

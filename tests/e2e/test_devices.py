@@ -2,12 +2,12 @@
 
 import pytest
 
-from e2e import kit
+from e2e import api, kit
 from support.cluster import GTX_1060, INTEL_PCI_ID, PCI_IDS, RTX_4080, RTX_PRO_6000
 
 pytestmark = pytest.mark.e2e
 MISSING = "GPU-00000000-0000-4000-8000-000000000000"
-NAMED: dict[str, tuple[list[kit.Object], str, str, str]] = {
+NAMED: dict[str, tuple[list[api.Object], str, str, str]] = {
     "uuid-4080": ([{"uuid": RTX_4080}], kit.GPU_4080, "CUDA0", PCI_IDS[RTX_4080]),
     "uuid-in-capitals": ([{"uuid": RTX_PRO_6000.upper()}], kit.GPU_6000, "CUDA0", PCI_IDS[RTX_PRO_6000]),
     "pci-1060": ([{"node": "node1", "pciId": "0000:01:00.0"}], kit.GPU_1060, "CUDA0", PCI_IDS[GTX_1060]),
@@ -17,7 +17,7 @@ NAMED: dict[str, tuple[list[kit.Object], str, str, str]] = {
     "second-choice": ([{"uuid": MISSING}, {"uuid": GTX_1060}], kit.GPU_1060, "CUDA0", PCI_IDS[GTX_1060]),
 }
 """Name of the deployment: devices; GPU object, name in the pod and PCI address that must come out."""
-REFUSED: dict[str, tuple[list[kit.Object], str]] = {
+REFUSED: dict[str, tuple[list[api.Object], str]] = {
     "no-such-uuid": ([{"uuid": MISSING}], f"names uuid {MISSING}, but none of the 4 known GPUs is that"),
     "no-such-pci": ([{"node": "node2", "pciId": "0000:01:00.0"}], "names pciId 0000:01:00.0 on node2"),
     "no-such-index": ([{"node": "node1", "index": 2}], "names index 2 on node1"),
@@ -46,7 +46,7 @@ def test_each_name_of_a_device_lands_exactly_there(namespace: str) -> None:
     kit.nothing_double_booked()
 
 
-def check_pin(pod: kit.Object, device: kit.Object) -> None:
+def check_pin(pod: api.Object, device: api.Object) -> None:
     """No position in a list reaches a pod of an NVIDIA card: its identifier does."""
     (container,) = pod["spec"]["containers"]
     environment = {one["name"]: one.get("value") for one in container["env"]}
@@ -59,8 +59,9 @@ def check_pin(pod: kit.Object, device: kit.Object) -> None:
         assert "runtimeClassName" not in pod["spec"]
 
 
-def test_integrated_graphics_only_where_allowed(namespace: str) -> None:
+def test_integrated_graphics_only_where_allowed(free_cards: str) -> None:
     """The small card of node1 is too small, the large one is full: what is left is the processor's own graphics."""
+    namespace = free_cards
     only = {"nodeSelector": {"kubernetes.io/hostname": "node1"}}
     kit.put(
         namespace,

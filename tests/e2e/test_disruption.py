@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cluster import host
-from e2e import installation, kit
+from e2e import api, installation, kit
 from support.cluster import eventually, get, kubectl
 
 pytestmark = pytest.mark.e2e
@@ -23,14 +23,14 @@ def uncordoned() -> Iterator[None]:
     kubectl("uncordon", *kit.NODES)
 
 
-def operator_pods() -> list[kit.Object]:
+def operator_pods() -> list[api.Object]:
     """Give the operator's pods."""
-    return kit.listed("pods", "-n", kit.SYSTEM, "-l", kit.OPERATOR)
+    return api.listed("pods", kit.SYSTEM, kit.OPERATOR)
 
 
 def leader() -> str:
     """Give the holder of the operator's Lease."""
-    (lease,) = kit.listed("leases", "-n", kit.SYSTEM)
+    (lease,) = api.listed("leases", kit.SYSTEM)
     return str(lease["spec"].get("holderIdentity") or "")
 
 

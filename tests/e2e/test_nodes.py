@@ -4,14 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e import installation, kit
+from e2e import api, installation, kit
 from support.cluster import (
     GTX_1060,
     RTX_4080,
     RTX_PRO_6000,
     clear_lies,
     eventually,
-    get,
     node_down,
     node_up,
     set_lie,
@@ -45,7 +44,7 @@ def not_ready(gpu: str, reason: str, message: str) -> None:
 
 def agents() -> dict[str, int]:
     """Give how often each agent was restarted, by node."""
-    found = kit.listed("pods", "-n", kit.SYSTEM, "-l", "app.kubernetes.io/component=node-agent")
+    found = api.listed("pods", kit.SYSTEM, "app.kubernetes.io/component=node-agent")
     return {pod["spec"]["nodeName"]: pod["status"]["containerStatuses"][0]["restartCount"] for pod in found}
 
 
@@ -92,4 +91,3 @@ def test_a_node_that_is_lost_and_comes_back(namespace: str, truth: None) -> None
     assert len(kit.reservations(namespace)) == 3
     kit.nothing_double_booked()
     assert kit.containers(namespace)[kit.device_of(found["safe"])["podName"]] == healthy
-    assert get("node", "node2") is not None

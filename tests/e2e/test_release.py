@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e import installation, kit
-from support.cluster import RTX_4080, apply, eventually, get, kubectl
+from e2e import api, installation, kit
+from support.cluster import RTX_4080, apply, eventually, kubectl
 
 pytestmark = pytest.mark.e2e
 
@@ -15,8 +15,7 @@ pytestmark = pytest.mark.e2e
 def restored() -> Iterator[None]:
     """Have the usual installation again afterwards."""
     yield
-    releases = json.loads(installation.list_releases())
-    if any(one["name"] == "second" for one in releases):
+    if "second" in installation.releases():
         installation.uninstall("second")
     installation.upgrade("paddock", "--take-ownership")
     installation.wait_listed()
@@ -25,7 +24,13 @@ def restored() -> Iterator[None]:
 @pytest.fixture
 def watched(cluster: None) -> Iterator[str]:  # noqa: ARG001 the cluster must be up
     """Give another namespace, without the operator's attention."""
-    apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "e2e-elsewhere"}})
+    apply(
+        {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {"name": "e2e-elsewhere", "labels": {"paddock-e2e": "true"}},
+        }
+    )
     yield "e2e-elsewhere"
     kubectl("delete", "mdep", "--all", "-n", "e2e-elsewhere", "--wait=false", check=False)
     kubectl("delete", "namespace", "e2e-elsewhere", "--wait=false")
@@ -39,7 +44,7 @@ def test_upgrade_uninstall_and_install_again(namespace: str, watched: str, resto
     assert kit.containers(namespace) == servers, "an upgrade restarted a server"
 
     installation.uninstall()
-    assert {one["metadata"]["name"] for one in kit.listed("crds")} >= {
+    assert {one["metadata"]["name"] for one in api.listed("customresourcedefinitions")} >= {
         "gpus.paddock.dev",
         "modeldeployments.paddock.dev",
     }
@@ -64,7 +69,7 @@ def check_upgrade() -> None:
     installation.upgrade(values={"log": {"format": "json"}, "server": {"reserve": "1Gi"}})
     (operator,) = eventually(
         "one operator",
-        lambda: found if len(found := kit.listed("pods", "-n", kit.SYSTEM, "-l", kit.OPERATOR)) == 1 else None,
+        lambda: found if len(found := api.listed("pods", kit.SYSTEM, kit.OPERATOR)) == 1 else None,
         60,
     )
     lines = kubectl("logs", "-n", kit.SYSTEM, operator["metadata"]["name"]).splitlines()
@@ -78,7 +83,7 @@ def check_one_namespace(namespace: str, elsewhere: str) -> None:
     assert "status" not in kit.mdep(elsewhere, "nobody-cares")
     (account,) = (
         one["metadata"]["name"]
-        for one in kit.listed("serviceaccounts", "-n", kit.SYSTEM)
+        for one in api.listed("serviceaccounts", kit.SYSTEM)
         if one["metadata"]["name"].endswith("operator")
     )
     user = f"--as=system:serviceaccount:{kit.SYSTEM}:{account}"
@@ -87,4 +92,4 @@ def check_one_namespace(namespace: str, elsewhere: str) -> None:
         for where in (namespace, elsewhere)
     }
     assert may == {namespace: "yes", elsewhere: "no"}
-    assert get("service", "nobody-cares", "-n", elsewhere) is None
+    assert api.found("services", elsewhere, "nobody-cares") is None

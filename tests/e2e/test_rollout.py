@@ -6,18 +6,18 @@ from collections.abc import Callable
 
 import pytest
 
-from e2e import kit
+from e2e import api, kit
 from support.cluster import GTX_1060, RTX_4080, eventually, kubectl
 
 pytestmark = pytest.mark.e2e
 
 
-def patch(namespace: str, name: str, spec: kit.Object) -> None:
+def patch(namespace: str, name: str, spec: api.Object) -> None:
     """Change a spec."""
     kit.run("kubectl", "patch", "mdep", name, "-n", namespace, "--type=merge", "-p", json.dumps({"spec": spec}))
 
 
-def new_pod(namespace: str, name: str, old: str) -> kit.Object | None:
+def new_pod(namespace: str, name: str, old: str) -> api.Object | None:
     """Give the pod that is not the old one."""
     return next((pod for pod in kit.pods(namespace, name) if pod["metadata"]["name"] != old), None)
 
@@ -35,7 +35,8 @@ def without_gap(namespace: str, name: str, done: Callable[[], bool], seconds: fl
     assert answers > 1
 
 
-def test_a_change_surges_where_both_fit_and_else_releases_first(namespace: str) -> None:
+def test_a_change_surges_where_both_fit_and_else_releases_first(free_cards: str) -> None:
+    namespace = free_cards
     kit.put(
         namespace,
         kit.deployment("surge", {"uuid": RTX_4080}),
@@ -95,4 +96,4 @@ def test_suspend_scale_and_delete(namespace: str) -> None:
     kubectl("delete", "mdep", "one", "two", "-n", namespace, "--wait=false")
     gone = lambda: not kit.pods(namespace) and not kit.reservations(namespace)  # noqa: E731 a condition to wait for
     eventually("pods and reservations of the deleted are gone", gone, 60)
-    eventually("Services are gone", lambda: not kit.listed("services", "-n", namespace), 30)
+    eventually("Services are gone", lambda: not api.listed("services", namespace), 30)

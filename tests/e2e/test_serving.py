@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e import kit
+from e2e import api, kit
 from support.cluster import GTX_1060, apply, get, kubectl, models_folder
 from support.gguf_writer import write_model
 
@@ -53,7 +53,7 @@ def check_key(namespace: str) -> None:
     kit.run("paddock", "chat", "keyed", "-n", namespace, "--max-tokens", "4", "a b")
 
 
-def check_quantized(namespace: str, one: kit.Object) -> None:
+def check_quantized(namespace: str, one: api.Object) -> None:
     """Each of four slots has the whole context length, and its cache is of the type that was asked for."""
     status, slots = kit.request(kit.address_of(namespace, "quantized"), "/props")
     assert (status, slots["total_slots"]) == (200, 4)
@@ -63,7 +63,7 @@ def check_quantized(namespace: str, one: kit.Object) -> None:
     assert "V (q8_0)" in log
 
 
-def check_cpu(namespace: str, one: kit.Object) -> None:
+def check_cpu(namespace: str, one: api.Object) -> None:
     """Assert that it is Verified without a device, and reserves none."""
     (placed,) = one["status"]["placements"]
     assert placed["devices"] == [] if "devices" in placed else True
@@ -142,7 +142,7 @@ def test_what_restricted_pod_security_asks_for_is_enforced_and_met(namespace: st
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert not any("hostPath" in volume for volume in pod["spec"]["volumes"])
-    agents = kit.listed("pods", "-n", kit.SYSTEM, "-l", "app.kubernetes.io/component=node-agent")
+    agents = api.listed("pods", kit.SYSTEM, "app.kubernetes.io/component=node-agent")
     assert len(agents) == 2
     for agent in agents:
         check_no_token(agent)
@@ -151,7 +151,7 @@ def test_what_restricted_pod_security_asks_for_is_enforced_and_met(namespace: st
     assert kit.finished(namespace, "client")[0] == "Succeeded"
 
 
-def check_no_token(pod: kit.Object) -> None:
+def check_no_token(pod: api.Object) -> None:
     """Nothing in the pod can log in to the API server."""
     assert pod["spec"]["automountServiceAccountToken"] is False
     volumes = pod["spec"].get("volumes", [])
