@@ -245,17 +245,24 @@ class PretendKubelet:
 
     # -- what tests do to pods -------------------------------------------------------------------------------------
 
+    async def _started(self, key: str) -> Pod:
+        """Give a pod as soon as the news of its container's start has come back."""
+        async with asyncio.timeout(10):
+            while "containerStatuses" not in self.pods.get(key, {}).get("status", {}):
+                await asyncio.sleep(0.02)
+        return self.pods[key]
+
     async def restart(self, key: str, *, ready: bool = True) -> None:
         """Have the container of a pod exit and start anew."""
         async with self._busy.setdefault(key, asyncio.Lock()):
-            pod = self.pods[key]
+            pod = await self._started(key)
             restarts = pod["status"]["containerStatuses"][0]["restartCount"] + 1
             await self._run_container(pod, restarts=restarts, ready=ready)
 
     async def crash(self, key: str, code: int = 1) -> None:
         """Have the container of a pod exit, and wait before its next start."""
         async with self._busy.setdefault(key, asyncio.Lock()):
-            pod = self.pods[key]
+            pod = await self._started(key)
             restarts = pod["status"]["containerStatuses"][0]["restartCount"] + 1
             waiting = {"reason": "CrashLoopBackOff", "message": "back-off 10s restarting failed container"}
             container = _ended("server", code) | {"restartCount": restarts, "ready": False}
