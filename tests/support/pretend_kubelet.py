@@ -248,7 +248,7 @@ class PretendKubelet:
     async def _started(self, key: str) -> Pod:
         """Give a pod as soon as the news of its container's start has come back."""
         async with asyncio.timeout(10):
-            while "containerStatuses" not in self.pods.get(key, {}).get("status", {}):
+            while "containerStatuses" not in self.pods.get(key, {}).get("status", {}):  # noqa: ASYNC110 told by no event
                 await asyncio.sleep(0.02)
         return self.pods[key]
 
