@@ -186,9 +186,10 @@ def main() -> int:
     parser.add_argument(
         "--page", action="store_true", help="write docs/benchmarks.md from build/bench.json, do nothing else"
     )
+    parser.add_argument("--note", default="", help="a sentence for the page, for example what else ran")
     arguments = parser.parse_args()
     if arguments.page:
-        (REPOSITORY / "docs" / "benchmarks.md").write_text(page(Figures.read(RESULT)))
+        (REPOSITORY / "docs" / "benchmarks.md").write_text(page(Figures.read(RESULT), arguments.note))
         return 0
     missing = missing_programs() or missing_program()
     if missing is not None:

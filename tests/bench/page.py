@@ -28,7 +28,7 @@ the same run: a Pod that a client creates itself.
 """
 
 
-def page(figures: Figures) -> str:
+def page(figures: Figures, note: str = "") -> str:
     """Give the page."""
     versions = read_versions()
     stack = f"Kubernetes {versions['KUBERNETES_VERSION']}, etcd {versions['ETCD_VERSION']}, Python"
@@ -38,10 +38,11 @@ def page(figures: Figures) -> str:
         for name, aim in AIMS.items()
         if name in figures.values
     ]
+    where = f"Paddock {__version__}, {stack} {platform.python_version()}, {_machine()}."
     return (
         INTRODUCTION
-        + f"{datetime.now(UTC):%Y-%m-%d}, Paddock {__version__}, {stack} {platform.python_version()}, {_machine()}.\n\n"
-        + "| figure | measured | aim | met |\n|---|---|---|---|\n"
+        + f"{datetime.now(UTC):%Y-%m-%d}, {where} {note}".rstrip()
+        + "\n\n| figure | measured | aim | met |\n|---|---|---|---|\n"
         + "\n".join(rows)
         + "\n"
     )
