@@ -149,15 +149,23 @@ def wait_available(namespace: str, *names: str, seconds: float = 60) -> dict[str
 
 
 def wait_condition(
-    namespace: str, name: str, kind: str, status: str, reason: str | None = None, seconds: float = 60
+    namespace: str,
+    name: str,
+    kind: str,
+    status: str,
+    reason: str | None = None,
+    *,
+    seconds: float = 60,
+    message: str = "",
 ) -> Object:
-    """Wait for a condition with a status and reason, and give it."""
+    """Wait for a condition with a status, a reason and a part of its message, and give it."""
 
     def holds(one: Object) -> bool:
         there = condition(one, kind)
-        return there["status"] == status and reason in (None, there["reason"])
+        return there["status"] == status and reason in (None, there["reason"]) and message in there["message"]
 
-    return condition(wait_all(namespace, [name], f"{kind}={status} {reason or ''}", holds, seconds)[name], kind)
+    what = f"{kind}={status} {reason or ''} {message!r}"
+    return condition(wait_all(namespace, [name], what, holds, seconds)[name], kind)
 
 
 def device_of(one: Object) -> Object:
