@@ -13,7 +13,7 @@ AGENT_ENVIRONMENT = {
     "NVIDIA_DRIVER_CAPABILITIES": "utility,compute,graphics",
     # A lie of a device is found when devices are listed; ten minutes are too long for a test.
     "PADDOCK_LISTING_INTERVAL": "8",
-    "PADDOCK_LISTING_TIMEOUT": "4",
+    "PADDOCK_LISTING_TIMEOUT": "10",
 }
 VALUES: dict[str, Any] = {
     "operator": {"leaseSeconds": 6, "agentTtlSeconds": 10},
@@ -23,7 +23,7 @@ VALUES: dict[str, Any] = {
             "tolerations": [{"operator": "Exists"}],
             "runtimeClassName": "nvidia",
             "env": AGENT_ENVIRONMENT,
-            "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "2Gi"}},
+            "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"memory": "2Gi"}},
         }
     ],
 }
