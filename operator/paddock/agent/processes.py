@@ -94,7 +94,10 @@ class Runner:
                 await process.wait()
         if process.returncode is None:
             self._stuck = process
-        return process.returncode is not None
+            return False
+        # A pipe that was not read to its end stays open otherwise: asyncio offers no public way to close it.
+        process._transport.close()  # type: ignore[attr-defined]  # noqa: SLF001
+        return True
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:
