@@ -155,6 +155,8 @@ def test_a_claim_is_read_by_an_inspector_and_served_where_its_volume_is(site: Si
     behaviour = site.kubelet.behave("gemma", Behaviour(summary=f"warm up\nPADDOCK-HEADER {answer}\n", up=False))
     site.apply("gemma", model={"source": "pvc://models/folder/x.gguf"})
     site.wait_for("Accepted", "Unknown", "ReadingHeader")
+    site.apply("second", model={"source": "pvc://models/folder/x.gguf"})
+    site.wait_for("Accepted", "Unknown", "ReadingHeader", "second")
     (inspector,) = site.all_pods()
     container = inspector["spec"]["containers"][0]
     assert container["image"] == "paddock-agent:test"
@@ -163,7 +165,8 @@ def test_a_claim_is_read_by_an_inspector_and_served_where_its_volume_is(site: Si
     key = f"{site.namespace}/{inspector['metadata']['name']}"
     site.plane.background.loop.call_soon_threadsafe(site.kubelet.look, key)
     site.wait_for("Available", "True", "Serving")
-    (pod,) = site.all_pods()
+    site.wait_for("Available", "True", "Serving", "second")
+    (pod,) = site.pods("gemma")
     assert pod["spec"]["nodeName"] == "node2", "where the volume is, though node1 has the larger card"
     assert pod["spec"]["volumes"][0]["persistentVolumeClaim"] == {"claimName": "models", "readOnly": True}
 

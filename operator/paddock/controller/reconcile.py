@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from paddock.api.modeldeployment import Need
 
 log = logging.getLogger("paddock.reconcile")
+FLEET_CAN_HELP = (Reason.NO_NODE_AGENT, Reason.MODEL_NOT_FOUND, Reason.INSPECTION_FAILED, Reason.READING_HEADER)
+"""An inspector pod that ends is a change of the fleet too: it may have read the file for several deployments."""
 LONGEST_PUT_OFF = 2.0
 """Seconds by which Service and first status may be put off while other deployments wait for their pods."""
 
@@ -131,7 +133,7 @@ class Reconciler:
     def _waits(self, accepted: Accepted | Finding | None, unplaced: Finding | None) -> bool:
         """Tell whether a change of the fleet can help: room, a device, an agent that answers, a node with the file."""
         if isinstance(accepted, Finding):
-            return accepted.reason in (Reason.NO_NODE_AGENT, Reason.MODEL_NOT_FOUND, Reason.INSPECTION_FAILED)
+            return accepted.reason in FLEET_CAN_HELP
         # A refused pod has booked and returned its memory, which is a change of the fleet: it has a pause of its own.
         return unplaced is not None and unplaced.reason is not Reason.POD_REFUSED
 
