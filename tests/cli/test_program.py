@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -71,25 +70,6 @@ def test_the_client_version_is_told_without_loading_a_client() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (found.stdout, found.stderr.strip()) == (f"client: {__version__}\n", "")
-
-
-def test_the_client_version_takes_hardly_longer_than_any_typer_program(tmp_path: Path) -> None:
-    """CPU time of the best of five, against the smallest program of the same library: no clock of a busy machine."""
-    smallest = tmp_path / "smallest.py"
-    smallest.write_text(
-        "import typer\napp = typer.Typer()\n@app.command()\ndef one(flag: bool = False): print(1)\n"
-        "@app.command()\ndef two(): print(2)\napp(['one'])\n"
-    )
-    floor = min(cpu_seconds([sys.executable, str(smallest)]) for _ in range(5))
-    own = min(cpu_seconds([str(BIN / "paddock"), "version", "--client"]) for _ in range(5))
-    assert own <= 1.5 * floor
-
-
-def cpu_seconds(command: list[str]) -> float:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, capture_output=True, timeout=60, check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 @pytest.mark.parametrize("shell_", ["bash", "zsh", "fish"])
