@@ -14,7 +14,6 @@ from typing import Any
 from paddock.api.gpu import GPUStatus, Reservation
 from paddock.api.vocabulary import API_VERSION
 from paddock.controller.cluster import GPUS, JSON, Cluster, ClusterError
-from paddock.controller.store import older
 from paddock.core.fleet import Claim, Device, Fleet, Node, device_of
 from paddock.core.inventory import merge
 from paddock.core.quantity import mebibytes
@@ -99,7 +98,7 @@ class Ledger:
         meta = body["metadata"]
         entry = self._entries.setdefault(meta["name"], Entry(meta["name"]))
         version = meta.get("resourceVersion", "")
-        if older(version, entry.version):
+        if _older(version, entry.version):
             return frozenset()
         entry.version = version
         status = body.get("status")
@@ -306,3 +305,8 @@ class Ledger:
             log.info("%s: another operator was quicker, %s has to look again", entry.name, pod)
             self._drop(entry, pod)
             device = self._device(entry)
+
+
+def _older(version: str, known: str) -> bool:
+    """Tell whether a resourceVersion is older than the known one; both are numbers on every API server there is."""
+    return version.isdigit() and known.isdigit() and int(version) < int(known)
