@@ -57,8 +57,9 @@ class ControlPlane:
             "conntrack": {"maxPerCore": 0, "min": 0},
             "nftables": {"masqueradeAll": host.answers_need_masquerade(), "minSyncPeriod": "200ms"},
         }
-        file = self._state / "proxy.yaml"
-        file.write_text(json.dumps(config, indent=1))
+        file, text = self._state / "proxy.yaml", json.dumps(config, indent=1)
+        if not file.exists() or file.read_text() != text:  # the proxy ends as soon as its file is written
+            file.write_text(text)
         self._start("kube-proxy", str(self._programs.kubernetes / "kube-proxy"), f"--config={file}")
 
     def _start(self, name: str, *argv: str) -> None:

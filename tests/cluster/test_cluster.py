@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cluster.local import LocalCluster
 from cluster.settings import read_versions
 from support.cluster import (
     GTX_1060,
@@ -19,7 +20,9 @@ from support.cluster import (
     eventually,
     get,
     kubectl,
+    node_down,
     node_exec,
+    node_up,
     set_lie,
 )
 
@@ -161,6 +164,19 @@ def test_both_nodes_are_ready_and_say_their_versions() -> None:
         assert status["nodeInfo"]["containerRuntimeVersion"] == f"containerd://{read_versions()['CONTAINERD_VERSION']}"
     assert json.loads(kubectl("version", "-o", "json"))["serverVersion"]["minor"] == "34"
     assert get("runtimeclass", "nvidia")["handler"] == "nvidia"
+
+
+def test_a_node_that_comes_back_leaves_the_other_programs_alone() -> None:
+    cluster = LocalCluster()
+    configuration = cluster.state / "proxy.yaml"
+    before, written = dict(cluster.status()), configuration.stat().st_mtime_ns
+    node_down("node2")
+    node_up("node2")
+    after = dict(cluster.status())
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {"node2-kubelet", "node2-containerd"}
+    # The service proxy ends some time after its file was written.
+    assert configuration.stat().st_mtime_ns == written
 
 
 def test_each_node_has_folders_of_its_own() -> None:

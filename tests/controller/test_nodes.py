@@ -62,6 +62,28 @@ def test_a_deployment_from_before_any_agent_starts_when_one_reports(site: Site) 
     site.wait_for("Available", "True", "Serving")
 
 
+def test_an_agent_that_is_quicker_than_the_news_of_its_node_is_heard(site: Site) -> None:
+    operator = site.operator()
+    site.settle()
+    looks = operator.metrics()["paddock_reconciles_total"]
+    node = site.node(announced=False)
+    eventually(lambda: operator.metrics()["paddock_reconciles_total"] > looks, what="its report was looked at")
+    assert site.gpus() == []
+    site.plane.announce(node.name, node.address)
+    eventually(lambda: [one["metadata"]["name"] for one in site.gpus()] == [GPU])
+
+
+def test_without_any_device_a_model_runs_on_the_cpu_where_it_may(site: Site) -> None:
+    site.plane.stop_operators()
+    site.operator()
+    site.node(devices=[])
+    site.apply("may", placement={"allowCPU": True})
+    site.apply("may-not")
+    site.wait_for("Available", "True", "Serving", "may")
+    assert site.status("may")["placements"][0].get("devices", []) == []
+    site.wait_for("Placed", "False", "NoNodeAgent", "may-not")
+
+
 def test_drained_it_moves_to_another_node(site: Site) -> None:
     site.operator()
     site.node("node1", [card(0, 24)])

@@ -177,9 +177,10 @@ class Plane:
         faults: Sequence[Fault] = (),
         labels: Mapping[str, str] | None = None,
         agent: bool = True,
+        announced: bool = True,
         **spec: Any,
     ) -> PretendNode:
-        """Add a node with these devices; its agent has the model `MODEL`."""
+        """Add a node with these devices; its agent has the model `MODEL`. Not `announced`: no Node object yet."""
         self._serial += 1
         address = f"127.{self.network}.{self._serial // 250}.{self._serial % 250 + 1}"
         folder = self.credentials()
@@ -193,7 +194,8 @@ class Plane:
                 await made.start()
             return await self.kubelet.serve_logs(address)
 
-        self._create_node(name, address, dict(labels or {}), spec)
+        if announced:
+            self.announce(name, address, labels, spec)
         logs = self.background.call(start())
         self.kubelet.nodes[name] = address
         node = PretendNode(name, address, made, f"paddock-agent-{self._serial}", logs)
@@ -201,9 +203,13 @@ class Plane:
         self._create_agent_pod(node)
         return node
 
-    def _create_node(self, name: str, address: str, labels: JSON, spec: JSON) -> None:
-        meta = {"name": name, "labels": {"kubernetes.io/hostname": name, **labels}}
-        self.client.do("POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": meta, "spec": spec})
+    def announce(
+        self, name: str, address: str, labels: Mapping[str, str] | None = None, spec: JSON | None = None
+    ) -> None:
+        """Create the Node object."""
+        meta = {"name": name, "labels": {"kubernetes.io/hostname": name, **(labels or {})}}
+        body = {"apiVersion": "v1", "kind": "Node", "metadata": meta, "spec": spec or {}}
+        self.client.do("POST", "/api/v1/nodes", body)
         status = {
             "addresses": [{"type": "InternalIP", "address": address}],
             "conditions": [{"type": "Ready", "status": "True"}],

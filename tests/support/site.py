@@ -48,7 +48,7 @@ class Site:
         """Add a node, by default with one card of 16 GiB, and wait until its GPUs are known."""
         cards = [card(0, 16)] if devices is None else devices
         made = self.plane.node(name, cards, **more)
-        if more.get("agent", True):
+        if more.get("agent", True) and more.get("announced", True):
             eventually(lambda: len([one for one in self.gpus() if one["status"]["node"] == name]) >= len(cards))
         return made
 

@@ -52,7 +52,7 @@ class Controller:
     def __init__(self, cluster: Cluster, settings: Settings) -> None:
         self.cluster, self.settings, self.world = cluster, settings, World()
         self.queue: WorkQueue[Key] = WorkQueue()
-        self.ledger = Ledger(cluster, settings.reserve_bytes, self._fleet_changed)
+        self.ledger = Ledger(cluster, settings.reserve_bytes, self._fleet_changed, self._reservations_lost)
         self.events = Events(cluster, settings.pod_name)
         self.volumes = Volumes(cluster, self.world.nodes)
         self._tasks: list[asyncio.Task[None]] = []
@@ -234,17 +234,20 @@ class Controller:
         """Note a change of a GPU object; one that somebody else changed is put right again."""
         name = body["metadata"]["name"]
         if type_ == "DELETED":
-            lost = self.ledger.forget(name)
+            self.ledger.forget(name)
             self.queue.add((NODE, (body.get("status") or {}).get("node", "")))
         else:
-            lost = self.ledger.apply(body)
+            self.ledger.apply(body)
             node = self.ledger.disturbed(name)
             status = self.ledger.stored().get(name)
             if status is not None and status.node not in self.world.nodes and not status.reservations:
                 node = status.node
             if node is not None:
                 self.queue.add((NODE, node))
-        for pod in lost:
+
+    def _reservations_lost(self, pods: frozenset[str]) -> None:
+        """Have the deployments looked at whose pods somebody else took off a GPU object: `look` books them again."""
+        for pod in pods:
             replica = self.world.replicas.get(pod)
             if replica is not None:
                 self.queue.add((DEPLOYMENT, f"{replica.namespace}/{replica.deployment}"))
@@ -259,6 +262,8 @@ class Controller:
         node = node_of(body)
         before = self.world.nodes.get(name)
         self.world.nodes[name] = node
+        if before is None and name in self._reports:
+            self.queue.add((NODE, name))  # Its agent was quicker than the news of the node.
         if before != node:
             self._fleet_changed()
 
@@ -339,10 +344,15 @@ class Controller:
                 self.queue.add((DEPLOYMENT, f"{one.namespace}/{one.deployment}"))
 
     async def _expect_agents(self) -> None:
-        """After a while, count the devices of nodes as not ready whose agents have not answered since the start."""
+        """After a while, believe what there is: no device at all, and none on nodes whose agents have not answered.
+
+        Only then has allowCPU its effect where no agent told of a device.
+        """
         await asyncio.sleep(self.settings.agent_ttl)
         for node in {status.node for status in self.ledger.stored().values()} - self._reports.keys():
             await self._on_silent(node, "no agent has answered since the operator started")
+        self.world.fleet_is_known = True
+        self._fleet_changed()
 
     # -- workers --------------------------------------------------------------------------------------------------
 
@@ -388,12 +398,6 @@ class Controller:
 
     def _note(self, reason: str) -> None:
         self.errors[reason] = self.errors.get(reason, 0) + 1
-
-    async def _grow_sure(self) -> None:
-        """After a while without any device, believe that there is none: allowCPU then has its effect."""
-        await asyncio.sleep(self.settings.agent_ttl)
-        self.world.fleet_is_known = True
-        self._fleet_changed()
 
     # -- resync ---------------------------------------------------------------------------------------------------
 

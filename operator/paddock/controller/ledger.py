@@ -14,6 +14,7 @@ from typing import Any
 from paddock.api.gpu import GPUStatus, Reservation
 from paddock.api.vocabulary import API_VERSION
 from paddock.controller.cluster import GPUS, JSON, Cluster, ClusterError
+from paddock.controller.store import older
 from paddock.core.fleet import Claim, Device, Fleet, Node, device_of
 from paddock.core.inventory import merge
 from paddock.core.quantity import mebibytes
@@ -76,8 +77,15 @@ class Entry:
 class Ledger:
     """All GPU objects. The decision and the assumed reservation happen without an await between them."""
 
-    def __init__(self, cluster: Cluster, reserve: int, changed: Callable[[], None]) -> None:
-        self._cluster, self._reserve, self._changed = cluster, reserve, changed
+    def __init__(
+        self,
+        cluster: Cluster,
+        reserve: int,
+        changed: Callable[[], None],
+        lost: Callable[[frozenset[str]], None],
+    ) -> None:
+        """Call `changed` when room may have appeared, and `lost` with pods that somebody else took off a GPU object."""
+        self._cluster, self._reserve, self._changed, self._lost = cluster, reserve, changed, lost
         self._entries: dict[str, Entry] = {}
         self._by_pod: dict[str, str] = {}
         self.resident: set[str] = set()
@@ -93,13 +101,13 @@ class Ledger:
             self.apply(body)
         return [name for name in set(self._entries) - names if self._entries[name].stored is not None]
 
-    def apply(self, body: Mapping[str, Any]) -> frozenset[str]:
-        """Take over one GPU object, unless a newer state of it is known; gives pods that somebody else took off it."""
+    def apply(self, body: Mapping[str, Any]) -> None:
+        """Take over one GPU object, unless a newer state of it is known; tells `lost` whom somebody took off it."""
         meta = body["metadata"]
         entry = self._entries.setdefault(meta["name"], Entry(meta["name"]))
         version = meta.get("resourceVersion", "")
-        if _older(version, entry.version):
-            return frozenset()
+        if older(version, entry.version):
+            return
         entry.version = version
         status = body.get("status")
         before, pods = entry.stored, entry.pods
@@ -107,21 +115,23 @@ class Ledger:
         entry.pods = frozenset(one.pod for one in entry.stored.reservations) if entry.stored else frozenset()
         lost = pods - entry.pods - entry.removing
         entry.removing &= entry.pods
+        if lost:
+            self._lost(lost)
         if entry.stored == before:
-            return lost
+            return
         entry.device = None
         for pod in entry.pods:
             self._by_pod.setdefault(pod, entry.name)
         self._changed()
-        return lost
 
-    def forget(self, name: str) -> frozenset[str]:
-        """Drop a GPU object that was deleted; gives the pods that were on it."""
+    def forget(self, name: str) -> None:
+        """Drop a GPU object that was deleted; tells `lost` the pods that were on it."""
         entry = self._entries.pop(name, None)
         if entry is None:
-            return frozenset()
+            return
+        if entry.pods:
+            self._lost(entry.pods)
         self._changed()
-        return entry.pods
 
     def stored(self) -> dict[str, GPUStatus]:
         """Give every GPU's stored status by name."""
@@ -305,8 +315,3 @@ class Ledger:
             log.info("%s: another operator was quicker, %s has to look again", entry.name, pod)
             self._drop(entry, pod)
             device = self._device(entry)
-
-
-def _older(version: str, known: str) -> bool:
-    """Tell whether a resourceVersion is older than the known one; both are numbers on every API server there is."""
-    return version.isdigit() and known.isdigit() and int(version) < int(known)

@@ -121,7 +121,7 @@ class Replicas:
 
 
 def older(version: str, known: str) -> bool:
-    """Tell whether a resourceVersion is older than the known one."""
+    """Tell whether a resourceVersion is older than the known one; both are numbers on every API server there is."""
     return version.isdigit() and known.isdigit() and int(version) < int(known)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from paddock.api.vocabulary import Label
 from paddock.controller.cluster import JSON, Cluster, ClusterError, namespaced
 from paddock.core.fleet import Node
-from paddock.core.objects import root_claim, root_id, root_volume
+from paddock.core.objects import root_claim, root_volume
 from paddock.core.source import ModelRoot
 
 log = logging.getLogger("paddock.volumes")
@@ -94,6 +94,3 @@ class Volumes:
             await self._cluster.delete(namespaced("persistentvolumeclaims", namespace, claim.get("name", "")))
             await self._cluster.delete(f"{VOLUMES}/{volume['metadata']['name']}")
             self._there.discard(f"{namespace}/{claim.get('name')}")
-
-
-__all__ = ["Volumes", "root_id"]

@@ -15,8 +15,8 @@ from paddock.api.report import HeaderSummary
 from paddock.api.vocabulary import GRANULE
 from paddock.core import architectures as known
 from paddock.core.ggml import type_called
+from paddock.core.quantity import MIB, round_up
 
-MIB: Final = 1024 * 1024
 GIB: Final = 1024 * MIB
 CONTEXT_STEP: Final = 256
 """Tokens: llama.cpp pads the context of a slot to a multiple of this (src/llama-context.cpp)."""
@@ -152,12 +152,12 @@ def need(
 
 def slot_context(serving: ServingSpec) -> int:
     """Tokens of one slot: contextLength rounded up; the server's -c is this times parallel."""
-    return _round_up(serving.context_length, CONTEXT_STEP)
+    return round_up(serving.context_length, CONTEXT_STEP)
 
 
 def round_up_granule(size: int) -> int:
     """Round bytes up to the step in which memory is reserved; less than nothing is nothing."""
-    return _round_up(max(size, 0), GRANULE)
+    return round_up(max(size, 0), GRANULE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ class _Shape:
         ubatch = min(serving.ubatch, batch)
         window = 0
         if summary.sliding_window is not None and any(summary.sliding_layers):
-            window = _round_up(min(cells, summary.sliding_window + ubatch), CONTEXT_STEP)
+            window = round_up(min(cells, summary.sliding_window + ubatch), CONTEXT_STEP)
         tokens = ubatch + slots - 1  # llama.cpp rounds up to a multiple of slots; this bound grows with slots
         outputs = min(batch, slots) if serving.mode is Mode.CHAT else tokens
         return cls(slots, cells, window, tokens, outputs)
@@ -303,10 +303,6 @@ def _per_layer(sizes: list[int], count: int) -> list[int]:
     if len(sizes) <= 1:
         return (sizes or [0]) * count
     return (sizes + sizes[-1:] * count)[:count]
-
-
-def _round_up(size: int, step: int) -> int:
-    return -(-size // step) * step
 
 
 def _believed(size: int) -> int:
