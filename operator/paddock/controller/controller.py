@@ -9,7 +9,7 @@ import ctypes
 import gc
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from paddock.api.report import NodeReport
@@ -41,6 +41,8 @@ BUSY_PAUSE = 0.3
 """Seconds until a deployment that has its pod is looked at again while others wait for theirs."""
 PAGE = 100
 """Objects that are read at once."""
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 10.0
+"""Seconds between tries to read everything at the start."""
 FIRST_RESYNC = 10.0
 """Seconds from the start to the first full comparison."""
 POD_SELECTOR = f"{Label.COMPONENT} in ({Label.NODE_AGENT},{Label.SERVER},{Label.INSPECT})"
@@ -64,7 +66,6 @@ class Controller:
         self.synced = 0.0
         self.reconciles = 0
         self.errors: dict[str, int] = {}
-        self.on_start: Callable[[], None] = lambda: None
         self.agents: Agents
         self.models: Models
         self._reconciler: Reconciler
@@ -75,23 +76,17 @@ class Controller:
     # -- life -----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Seed the stores and start the workers. Called before any watch begins."""
-        settings = self.settings
-        trust = await credentials.ensure(self.cluster, settings.namespace, settings.agent_secret)
-        self.agents = Agents(trust, settings.agent_port, settings.agent_ttl, self._on_report, self._on_silent)
-        self.models = Models(self.cluster, self.agents, settings)
-        self.models.nodes = self.world.nodes
-        parts = Parts(self.ledger, self.models, self.volumes, self.events)
-        self._reconciler = Reconciler(self.cluster, settings, self.world, parts, self.look_after, self.look_later)
-        await self._list_fleet()
-        await self._take_pods()
-        # From here on each deployment is looked at as soon as its page is read.
-        self._tasks = [asyncio.create_task(self._work()) for _ in range(settings.workers)]
-        await self._take_deployments()
-        self.synced = time.monotonic()
+        """Seed the stores and start the workers, before any watch begins; tries until the API server answers."""
+        delay = FIRST_PAUSE
+        while not self.synced:
+            try:
+                await self._seed()
+            except ClusterError as error:
+                log.warning("cannot start yet: %s; again in %.0f s", error, delay)
+                await asyncio.sleep(delay)
+                delay = min(2 * delay, LONGEST_PAUSE)
         background = [self._resync(), self._expect_agents(), self.events.run(lambda: self.queue.idle)]
         self._tasks += [asyncio.create_task(one) for one in background]
-        self.on_start()
         log.info(
             "ready: %d deployments, %d pods, %d GPUs, %d nodes",
             len(self.world.deployments),
@@ -99,6 +94,22 @@ class Controller:
             len(self.ledger.stored()),
             len(self.world.nodes),
         )
+
+    async def _seed(self) -> None:
+        if not hasattr(self, "agents"):
+            settings = self.settings
+            trust = await credentials.ensure(self.cluster, settings.namespace, settings.agent_secret)
+            self.agents = Agents(trust, settings.agent_port, settings.agent_ttl, self._on_report, self._on_silent)
+            self.models = Models(self.cluster, self.agents, settings)
+            self.models.nodes = self.world.nodes
+            parts = Parts(self.ledger, self.models, self.volumes, self.events)
+            self._reconciler = Reconciler(self.cluster, settings, self.world, parts, self.look_after, self.look_later)
+        await self._list_fleet()
+        await self._take_pods()
+        # From here on each deployment is looked at as soon as its page is read.
+        self._tasks = self._tasks or [asyncio.create_task(self._work()) for _ in range(self.settings.workers)]
+        await self._take_deployments()
+        self.synced = time.monotonic()
 
     async def stop(self) -> None:
         """End all background work."""

@@ -1,7 +1,8 @@
 """The only module that knows kopf's decorators. Handlers pass on; they decide nothing and leave nothing on objects."""
 
+import asyncio
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, cast
 
@@ -71,8 +72,8 @@ def login(**kwargs: Any) -> kopf.ConnectionInfo | None:
     )
 
 
-async def start(memo: Controller, settings: kopf.OperatorSettings, **_: Any) -> None:
-    """Set kopf up as an informer, and seed our own stores before any watch begins."""
+async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
+    """Set kopf up as an informer. Our own stores are seeded already."""
     settings.posting.enabled = False
     settings.peering.standalone = True
     settings.scanning.disabled = True
@@ -81,12 +82,24 @@ async def start(memo: Controller, settings: kopf.OperatorSettings, **_: Any) -> 
     settings.persistence.diffbase_storage = NoDiffs()
     settings.persistence.progress_storage = NoProgress()
     settings.watching.label_selectors["pods"] = POD_SELECTOR
-    await memo.start()
 
 
 async def stop(memo: Controller, **_: Any) -> None:
     """End background work before kopf leaves."""
     await memo.stop()
+
+
+async def inform(controller: Controller, end: asyncio.Event, take_signals: Callable[[], None]) -> None:
+    """Run kopf with our handlers until `end` is set; `take_signals` is called once kopf has taken them."""
+    settings = controller.settings
+    namespaces = sorted({*settings.watch_namespaces, settings.namespace})
+    # Without an identity kopf looks its user up by number, which has no entry in an image.
+    options: dict[str, Any] = {"identity": settings.pod_name, "standalone": True, "stop_flag": end}
+    options |= {"namespaces": namespaces} if settings.watch_namespaces else {"clusterwide": True}
+    ours = asyncio.all_tasks()
+    tasks = await kopf.spawn_tasks(registry=registry(), memo=controller, **options)
+    take_signals()  # kopf would end slowly by them.
+    await kopf.run_tasks(tasks, ignored=ours)  # kopf would take them for its own that hang
 
 
 async def deployment_event(memo: Controller, event: kopf.RawEvent, **_: Any) -> None:

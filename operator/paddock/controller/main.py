@@ -10,17 +10,17 @@ import sys
 from paddock import __version__
 from paddock.controller.cluster import Cluster, ClusterError
 from paddock.controller.leader import Leader
+from paddock.controller.serve import Face, import_kopf, listen, serve, stop_on_signals
 from paddock.controller.settings import Settings, SettingsError
 from paddock.logs import set_up_logging
 
 log = logging.getLogger("paddock")
+FIRST_TRY = 0.2
+"""Seconds in which a Lease that nobody holds is usually taken."""
 
 
 async def operate(settings: Settings) -> int:
     """Run until SIGTERM or loss of leadership; gives the exit code."""
-    # kopf is imported by a standby too, so that taking over needs no more than a list of each kind.
-    from paddock.controller.serve import Face, listen, serve, stop_on_signals  # noqa: PLC0415
-
     stop = asyncio.Event()
     stop_on_signals(stop)
     try:
@@ -39,7 +39,11 @@ async def operate(settings: Settings) -> int:
             return await serve(cluster, settings, face, stop, asyncio.Event())
         leader = Leader(cluster, settings.namespace, settings.pod_name, settings.lease_seconds)
         waiting, stopping = asyncio.create_task(leader.acquire()), asyncio.create_task(stop.wait())
-        await asyncio.wait((waiting, stopping), return_when=asyncio.FIRST_COMPLETED)
+        either = (waiting, stopping)
+        await asyncio.wait(either, timeout=FIRST_TRY, return_when=asyncio.FIRST_COMPLETED)
+        if not waiting.done() and not stopping.done():
+            await import_kopf()  # So that a standby that takes over needs no more than a list of each kind.
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not waiting.done():
             waiting.cancel()
             return 0

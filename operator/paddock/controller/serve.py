@@ -1,18 +1,15 @@
-"""Run kopf with our handlers, and a small server for /healthz and /metrics beside it."""
+"""Act as the leader, and a small server for /healthz and /metrics beside it."""
 
 import asyncio
 import contextlib
+import importlib
 import logging
 import resource
 import signal
 import time
-from typing import Any
-
-import kopf
 
 from paddock.controller.cluster import Cluster
 from paddock.controller.controller import Controller
-from paddock.controller.handlers import registry
 from paddock.controller.settings import Settings
 
 log = logging.getLogger("paddock.serve")
@@ -37,18 +34,31 @@ class Face:
                 return "404 Not Found", "text/plain", "paths: /healthz /metrics\n"
 
 
+async def import_kopf() -> None:
+    """Import kopf, which takes about as long as everything else at a start, without holding up anybody."""
+    await asyncio.to_thread(importlib.import_module, "paddock.controller.handlers")
+
+
 async def serve(cluster: Cluster, settings: Settings, face: Face, stop: asyncio.Event, lost: asyncio.Event) -> int:
-    """Act as the leader until `stop` or `lost` is set."""
+    """Act as the leader until `stop` or `lost` is set.
+
+    Everything is read and decided upon before kopf is there; its watches begin with lists of their own.
+    """
     controller = face.controller = Controller(cluster, settings)
-    controller.on_start = lambda: stop_on_signals(stop)
     end = asyncio.Event()
     watchers = [asyncio.create_task(_first(end, stop, lost))]
-    namespaces = sorted({*settings.watch_namespaces, settings.namespace})
-    # Without an identity kopf looks its user up by number, which has no entry in an image.
-    options: dict[str, Any] = {"identity": settings.pod_name, "standalone": True, "stop_flag": end}
-    options |= {"namespaces": namespaces} if settings.watch_namespaces else {"clusterwide": True}
     try:
-        await kopf.operator(registry=registry(), memo=controller, **options)
+        starting, ending = asyncio.create_task(controller.start()), asyncio.create_task(end.wait())
+        await asyncio.wait((starting, ending), return_when=asyncio.FIRST_COMPLETED)
+        ending.cancel()
+        if starting.done():
+            starting.result()
+            await import_kopf()
+            from paddock.controller.handlers import inform  # noqa: PLC0415 imported above, in its own time
+
+            await inform(controller, end, lambda: stop_on_signals(stop))
+        else:
+            starting.cancel()
     finally:
         await controller.stop()
         for task in watchers:
@@ -57,7 +67,7 @@ async def serve(cluster: Cluster, settings: Settings, face: Face, stop: asyncio.
 
 
 def stop_on_signals(stop: asyncio.Event) -> None:
-    """Set `stop` on SIGTERM and SIGINT. Repeated once kopf runs: it takes the signals, and ends slowly by them."""
+    """Set `stop` on SIGTERM and SIGINT."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
