@@ -59,7 +59,7 @@ test-pure: setup ## Tests of the pure core (seconds)
 
 test: build check ## Everything that CI runs
 	@$(BIN)/python tests/cluster/cluster.py up
-	$(PYTEST) -m 'not long' tests
+	$(PYTEST) -n 2 --dist loadgroup --no-loadscope-reorder -m 'not long' tests
 
 test-e2e: cluster ## Tests on the real cluster
 	@$(PYTEST) -m 'e2e and not long' tests

@@ -144,20 +144,29 @@ class Site:
         return self.plane.audit_mark()
 
     def clean(self) -> None:
-        """Remove what the test made, and see that nothing is left behind."""
-        for one in self.client.items(self.path()):
-            self.client.delete(self.path(one["metadata"]["name"]))
+        """Remove what the test made, in whatever namespace, and see that nothing is left behind."""
+        for one in self.client.items(f"{API}/modeldeployments"):
+            meta = one["metadata"]
+            self.client.delete(f"{API}/namespaces/{meta['namespace']}/modeldeployments/{meta['name']}")
         self.kubelet.paused = False
         self.kubelet.behaviours.clear()
-        for pod in self.all_pods():
-            self.client.delete(self.path(pod["metadata"]["name"], "pods"), gracePeriodSeconds=0)
+        for pod in self._all_servers():
+            meta = pod["metadata"]
+            self.client.delete(f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}", gracePeriodSeconds=0)
         if not any(one.running for one in self.plane.operators):
             self.another_operator()
         for name in list(self.plane.nodes):
             self.plane.remove_node(name)
-        for volume in self.client.items(VOLUMES):
-            if volume["spec"].get("claimRef", {}).get("namespace") == self.namespace:
-                self.client.delete(f"{VOLUMES}/{volume['metadata']['name']}")
-        eventually(lambda: not self.all_pods(), 20, "no pod is left")
+        eventually(lambda: not self._all_servers(), 20, "no pod is left")
+        for kind in ("persistentvolumeclaims", "persistentvolumes"):
+            for one in self.client.items(f"/api/v1/{kind}"):
+                space = one["metadata"].get("namespace")
+                path = f"/api/v1/namespaces/{space}/{kind}" if space else f"/api/v1/{kind}"
+                self.client.delete(f"{path}/{one['metadata']['name']}")
+        eventually(lambda: not self.client.items(VOLUMES), 20, "no volume is left")
         eventually(lambda: not self.client.items(GPUS), 20, "no GPU of a node that is gone is left")
         self.client.delete(f"/api/v1/namespaces/{self.namespace}")
+
+    def _all_servers(self) -> list[JSON]:
+        """Give the servers and inspectors of all namespaces."""
+        return self.client.items("/api/v1/pods?labelSelector=app.kubernetes.io/managed-by=paddock")

@@ -43,8 +43,10 @@ PAGE = 100
 """Objects that are read at once."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 10.0
 """Seconds between tries to read everything at the start."""
-FIRST_RESYNC = 10.0
-"""Seconds from the start to the first full comparison."""
+FIRST_RESYNCS = (2.0, 8.0)
+"""Seconds from the start to the first full comparison, and from that to the second."""
+RESYNC_STEP = 5.0
+"""Most seconds between two looks at what is due."""
 POD_SELECTOR = f"{Label.COMPONENT} in ({Label.NODE_AGENT},{Label.SERVER},{Label.INSPECT})"
 
 
@@ -416,8 +418,9 @@ class Controller:
         """Heal what watches lost, and take back what crashes left; gently, and for ever."""
         # As the leader nobody else is between booking and making a pod now: what an earlier one left is known as such.
         age = 0.0 if self.settings.leader_election else ORPHAN_AGE
-        # The first time soon: between our own lists and those of the watches something may have gone.
-        limit = FIRST_RESYNC
+        # The first times soon: between our own lists and those of the watches something may have gone.
+        waits = [*FIRST_RESYNCS]
+        limit = waits.pop(0)
         while True:
             try:
                 await self._sweep_orphans(age)
@@ -427,13 +430,13 @@ class Controller:
                     await self._sweep_volumes()
                     for node in {status.node for status in self.ledger.stored().values()}:
                         self.queue.add((NODE, node))
-                    limit = self.settings.resync_seconds
+                    limit = waits.pop(0) if waits else self.settings.resync_seconds
                     hand_back_memory()
             except ClusterError as error:
                 log.warning("resync: %s", error)
             except Exception:
                 log.exception("resync")
-            await asyncio.sleep(5)
+            await asyncio.sleep(min(limit, RESYNC_STEP))
 
     async def _sweep_orphans(self, age: float) -> None:
         """Take back reservations whose pod does not exist, or is elsewhere: an operator ended between two steps."""
