@@ -2,60 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from support.client import eventually, stays
 from support.harness import GPUS
+from support.overbooking import Watch
 from support.pretend_agent import card
 from support.site import GPU
 
 if TYPE_CHECKING:
-    from support.harness import Plane
     from support.site import Site
-
-MIB = 1024**2
-
-
-class Watch:
-    """Follows every state of every GPU object, and notes each that has more booked than it has."""
-
-    def __init__(self, plane: Plane) -> None:
-        self._server = plane.server
-        self.overbooked: list[str] = []
-        self.states = 0
-        self._stop = threading.Event()
-        version = plane.client.call("GET", GPUS).body["metadata"]["resourceVersion"]
-        self._thread = threading.Thread(target=self._follow, args=(version,), daemon=True)
-        self._thread.start()
-
-    def _follow(self, version: str) -> None:
-        import http.client  # noqa: PLC0415
-        import ssl  # noqa: PLC0415
-
-        context = ssl.create_default_context(cafile=str(self._server.certificate))
-        context.check_hostname = False
-        connection = http.client.HTTPSConnection("127.0.0.1", self._server.port, timeout=60, context=context)
-        headers = {"Authorization": f"Bearer {self._server.token}"}
-        connection.request("GET", f"{GPUS}?watch=1&resourceVersion={version}&timeoutSeconds=50", headers=headers)
-        with connection.getresponse() as response:
-            for line in response:
-                self._check(json.loads(line)["object"])
-                if self._stop.is_set():
-                    break
-        connection.close()
-
-    def _check(self, gpu: dict[str, Any]) -> None:
-        status = gpu.get("status", {})
-        booked = sum(one["bytes"] for one in status.get("reservations", ()))
-        self.states += 1
-        if booked > int(status.get("memory", {}).get("total", "0Mi").removesuffix("Mi")) * MIB:
-            self.overbooked.append(f"{gpu['metadata']['name']}: {booked}")
-
-    def stop(self) -> None:
-        self._stop.set()
 
 
 def test_a_third_model_waits_for_room_and_starts_when_there_is_some(site: Site) -> None:

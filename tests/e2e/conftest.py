@@ -1,6 +1,7 @@
 """One cluster with one installation for all end-to-end tests; each test in a namespace of its own."""
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 
@@ -43,7 +44,7 @@ def left() -> list[str]:
 @pytest.fixture
 def namespace(cluster: None, request: pytest.FixtureRequest) -> Iterator[str]:  # noqa: ARG001 the cluster must be up
     """Give a namespace that enforces restricted Pod Security; afterwards nothing of it is reserved."""
-    name = "e2e-" + request.node.name.removeprefix("test_").replace("_", "-")[:40].strip("-")
+    name = "e2e-" + re.sub("[^a-z0-9]+", "-", request.node.name.removeprefix("test_"))[:40].strip("-")
     labels = {**RESTRICTED, "paddock-e2e": "true"}
     apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
     yield name

@@ -61,18 +61,19 @@ def check_whole(namespace: str, names: set[str]) -> None:
     kit.nothing_double_booked()
 
 
-def test_operator_killed_amid_20_applies(namespace: str) -> None:
+@pytest.mark.parametrize("count", [20, pytest.param(50, marks=pytest.mark.long)])
+def test_operator_killed_amid_applies(namespace: str, count: int) -> None:
     before = {f"before-{number}" for number in range(3)}
-    during = {f"during-{number}" for number in range(20)}
+    during = {f"during-{number}" for number in range(count)}
     kit.put(namespace, *(kit.deployment(name) for name in sorted(before)))
     kit.wait_available(namespace, *before)
     healthy = kit.containers(namespace)
     wanted = sorted(during)
-    kit.put(namespace, *(kit.deployment(name) for name in wanted[:10]))
+    kit.put(namespace, *(kit.deployment(name) for name in wanted[: count // 2]))
     assert kill_operators() >= 1
-    kit.put(namespace, *(kit.deployment(name) for name in wanted[10:]))
-    kit.wait_available(namespace, *before, *during, seconds=150)
-    eventually("no stray reservation", lambda: len(kit.reservations(namespace)) == 23, 60)
+    kit.put(namespace, *(kit.deployment(name) for name in wanted[count // 2 :]))
+    kit.wait_available(namespace, *before, *during, seconds=60 + 5 * count)
+    eventually("no stray reservation", lambda: len(kit.reservations(namespace)) == count + 3, 60)
     check_whole(namespace, before | during)
     after = kit.containers(namespace)
     assert {name: after[name] for name in healthy} == healthy, "a healthy server was restarted"
