@@ -67,6 +67,7 @@ test: build check ## Everything that CI runs
 	failed=0
 	$(PYTEST) --durations=10 -m 'not e2e and not long' tests || failed=$$?
 	wait $$! || failed=$$?
+	trap - EXIT
 	cat build/test-e2e.log
 	exit $$failed
 
