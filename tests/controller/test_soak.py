@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from support.site import Site
 
 SECONDS = float(os.environ.get("PADDOCK_SOAK_SECONDS", "180"))
-LEADER = {"leader_election": "true", "lease_seconds": 2}
+LEADER = {"leader_election": "true", "lease_seconds": 5}
 NAMES = [f"m{number}" for number in range(24)]
 
 
@@ -31,6 +31,7 @@ class User:
 
     def act(self) -> None:
         """Create, change, scale, suspend, restart or delete a deployment; take a pod, a card or the operator away."""
+        self.supervise()
         name = self.random.choice(NAMES)
         if name not in self.there:
             self.site.apply(name, replicas=self.random.randrange(1, 3))
@@ -57,9 +58,13 @@ class User:
             self.site.client.delete(self.site.path(pod["metadata"]["name"], "pods"), gracePeriodSeconds=0)
 
     def kill(self, _: str) -> None:
-        if self.random.random() < 0.2:
+        if self.random.random() < 0.04:
             for one in self.site.plane.operators:
                 one.kill()
+
+    def supervise(self) -> None:
+        """Start an operator where none runs, as Kubernetes does."""
+        if not any(one.running for one in self.site.plane.operators):
             self.site.plane.operators.clear()
             self.site.another_operator(**LEADER)
 
@@ -79,6 +84,7 @@ def test_whatever_a_user_does_the_books_are_right(site: Site, seed: int) -> None
         site.change(name, suspend=False, replicas=1, serving={"parallel": 1})
 
     def right() -> bool:
+        user.supervise()
         pods = site.all_pods()
         booked, names = set(site.reservations()), {one["metadata"]["name"] for one in pods}
         assert booked == names, f"without pod: {booked - names}; without reservation: {names - booked}"
