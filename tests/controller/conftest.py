@@ -36,6 +36,8 @@ def site(shared_plane: Plane, request: pytest.FixtureRequest) -> Iterator[Site]:
         "POST", "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
     )
     made = Site(shared_plane, namespace)
+    if shared_plane.nodes:
+        made.remove_all()  # what the test before could not
     yield made
     for one in shared_plane.operators:
         print(f"--- operator {one.pid}\n{one.tail(40)}")  # noqa: T201 shown when the test fails

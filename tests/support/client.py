@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 JSON = dict[str, Any]
 T = TypeVar("T")
+BUSY_SECONDS = 20
 MERGE = "application/merge-patch+json"
 
 
@@ -65,7 +66,13 @@ class Client:
         return found
 
     def call(self, method: str, path: str, body: object = None, content: str = "application/json") -> Answer:
-        """Send one request; refusals are answers."""
+        """Send a request, again while the server is too busy for it, as after a change of a definition."""
+        deadline = time.monotonic() + BUSY_SECONDS
+        while (answer := self._send(method, path, body, content)).status == 429 and time.monotonic() < deadline:
+            time.sleep(0.2)
+        return answer
+
+    def _send(self, method: str, path: str, body: object, content: str) -> Answer:
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": content}
         data = None if body is None else json.dumps(body)
         try:

@@ -144,7 +144,12 @@ class Site:
         return self.plane.audit_mark()
 
     def clean(self) -> None:
-        """Remove what the test made, in whatever namespace, and see that nothing is left behind."""
+        """Remove what the test made, and see that nothing is left behind."""
+        self.remove_all()
+        self.client.delete(f"/api/v1/namespaces/{self.namespace}")
+
+    def remove_all(self) -> None:
+        """Remove deployments, servers, nodes and volumes of all namespaces, and wait until they are gone."""
         for one in self.client.items(f"{API}/modeldeployments"):
             meta = one["metadata"]
             self.client.delete(f"{API}/namespaces/{meta['namespace']}/modeldeployments/{meta['name']}")
@@ -165,7 +170,6 @@ class Site:
                 self.client.delete(f"{path}/{one['metadata']['name']}")
         eventually(lambda: not self.client.items(VOLUMES), 20, "no volume is left")
         eventually(lambda: not self.client.items(GPUS), 20, "no GPU of a node that is gone is left")
-        self.client.delete(f"/api/v1/namespaces/{self.namespace}")
 
     def _all_servers(self) -> list[JSON]:
         """Give the servers and inspectors of all namespaces."""
