@@ -182,6 +182,20 @@ def test_an_inspector_that_finds_no_model_says_so(site: Site) -> None:
     eventually(lambda: not site.all_pods(), what="the inspector is removed")
 
 
+def check_claims_survive_a_restart(site: Site) -> None:
+    """See that a new operator keeps what servers have mounted, though the spec does not say any more what it is."""
+    before = site.client.items(site.path("", "persistentvolumeclaims"))
+    assert before
+    site.plane.stop_operators()
+    operator = site.operator()
+    looks = "list /persistentvolumes"
+    eventually(lambda: operator.calls().get(looks, 0) >= 1, 15, "it has looked for claims that nobody needs")
+    site.settle()
+    after = site.client.items(site.path("", "persistentvolumeclaims"))
+    assert [one["metadata"]["uid"] for one in after] == [one["metadata"]["uid"] for one in before]
+    assert not any("deletionTimestamp" in one["metadata"] for one in after)
+
+
 def test_a_spec_of_a_later_version_is_told_and_its_server_goes_on(site: Site) -> None:
     site.operator()
     site.node()
@@ -202,6 +216,7 @@ def test_a_spec_of_a_later_version_is_told_and_its_server_goes_on(site: Site) ->
         stays(lambda: not site.plane.written(mark), 0.5)
         assert [one["metadata"]["uid"] for one in site.pods()] == [pod["metadata"]["uid"]]
         assert len(site.reservations()) == 1
+        check_claims_survive_a_restart(site)
     finally:
         site.change("gemma", placement={"policy": "Auto"})
         site.client.do("PATCH", crd, [{"op": "replace", "path": path, "value": values}], "application/json-patch+json")

@@ -82,13 +82,22 @@ class Volumes:
         """Look anew the next time, everywhere or in one namespace: somebody may have removed a claim."""
         self._there = {key for key in self._there if namespace is not None and not key.startswith(f"{namespace}/")}
 
+    async def _is_mounted(self, namespace: str, claim: str) -> bool:
+        """Tell whether a server has a claim, for example of an older spec whose successor cannot be served."""
+        servers = {"labelSelector": f"{Label.COMPONENT}={Label.SERVER}"}
+        return any(
+            (volume.get("persistentVolumeClaim") or {}).get("claimName") == claim
+            for pod in await self._cluster.list(namespaced("pods", namespace), servers)
+            for volume in pod["spec"].get("volumes") or ()
+        )
+
     async def sweep(self, used: set[tuple[str, str]]) -> None:
-        """Remove claims and volumes that no deployment needs; `used` holds pairs of namespace and root id."""
+        """Remove claims and volumes that nobody needs; `used` holds pairs of namespace and root id of deployments."""
         labels = f"{Label.MANAGED_BY}=paddock,{Label.MODEL_ROOT}"
         for volume in await self._cluster.list(VOLUMES, {"labelSelector": labels}):
             claim = volume["spec"].get("claimRef") or {}
             namespace, root = claim.get("namespace", ""), volume["metadata"]["labels"][Label.MODEL_ROOT]
-            if (namespace, root) in used:
+            if (namespace, root) in used or await self._is_mounted(namespace, claim.get("name", "")):
                 continue
             log.info("removing claim %s/%s, which no deployment needs", namespace, claim.get("name"))
             await self._cluster.delete(namespaced("persistentvolumeclaims", namespace, claim.get("name", "")))
