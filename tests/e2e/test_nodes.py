@@ -11,6 +11,7 @@ from support.cluster import (
     RTX_PRO_6000,
     clear_lies,
     eventually,
+    kubectl,
     node_down,
     node_up,
     set_lie,
@@ -73,11 +74,25 @@ def test_a_driver_that_hangs_or_crashes(namespace: str, truth: None) -> None:  #
     assert agents() == restarts, "an agent was restarted"
 
 
+def keep_operator_off(node: str) -> None:
+    """Have the operator run elsewhere: lost with its node, it would be back only when Kubernetes has given up the node."""
+    there = [pod for pod in api.listed("pods", kit.SYSTEM, kit.OPERATOR) if pod["spec"]["nodeName"] == node]
+    if not there:
+        return
+    kubectl("cordon", node)
+    try:
+        kubectl("delete", "pod", "-n", kit.SYSTEM, *(pod["metadata"]["name"] for pod in there))
+        kubectl("-n", kit.SYSTEM, "rollout", "status", "deployment/paddock-operator", "--timeout", "60s")
+    finally:
+        kubectl("uncordon", node)
+
+
 def test_a_node_that_is_lost_and_comes_back(namespace: str, truth: None) -> None:  # noqa: ARG001 for its end
     kit.put(namespace, kit.deployment("lost", {"uuid": RTX_PRO_6000}), kit.deployment("safe", {"uuid": RTX_4080}))
     found = kit.wait_available(namespace, "lost", "safe")
     pod = kit.device_of(found["lost"])["podName"]
     healthy = kit.containers(namespace)[kit.device_of(found["safe"])["podName"]]
+    keep_operator_off("node2")
     node_down("node2", with_pods=True)
     not_ready(kit.GPU_6000, "AgentSilent", "no answer for")
     kit.wait_condition(namespace, "lost", "Available", "False", seconds=90)
