@@ -75,7 +75,7 @@ def test_a_driver_that_hangs_or_crashes(namespace: str, truth: None) -> None:  #
 
 
 def keep_operator_off(node: str) -> None:
-    """Have the operator run elsewhere: lost with its node, it would be back only when Kubernetes has given up the node."""
+    """Have the operator run elsewhere: lost with its node, it would be back only when Kubernetes gives up the node."""
     there = [pod for pod in api.listed("pods", kit.SYSTEM, kit.OPERATOR) if pod["spec"]["nodeName"] == node]
     if not there:
         return

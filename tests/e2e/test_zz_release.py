@@ -1,4 +1,7 @@
-"""The chart's life: upgraded with other values, uninstalled and installed again, for one namespace only."""
+"""The chart's life: upgraded with other values, uninstalled and installed again, for one namespace only.
+
+Last of all tests, since it does not wait until the usual installation runs again.
+"""
 
 import json
 from collections.abc import Iterator
@@ -17,8 +20,7 @@ def restored() -> Iterator[None]:
     yield
     if "second" in installation.releases():
         installation.uninstall("second")
-    installation.upgrade("paddock", "--take-ownership")
-    installation.wait_listed()
+    installation.upgrade("paddock", "--take-ownership", "--wait=false")
 
 
 @pytest.fixture
