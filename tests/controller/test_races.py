@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from typing import Any, cast
 
+from paddock.api.gpu import Reservation
 from paddock.controller.cluster import Cluster, ClusterError
-from paddock.controller.ledger import Ledger
+from paddock.controller.controller import Controller
+from paddock.controller.ledger import ConflictError, Ledger
 from paddock.controller.parts import Parts
 from paddock.controller.reconcile import Reconciler
 from paddock.controller.settings import Settings
@@ -13,6 +17,7 @@ from paddock.controller.store import World
 
 JSON = dict[str, Any]
 GIB = 1024**3
+SETTINGS = Settings.from_environment({"PADDOCK_NAMESPACE": "p", "PADDOCK_POD_NAME": "o"})
 
 
 def deployment(generation: int, version: int) -> JSON:
@@ -50,8 +55,7 @@ def reconciler(answers: Answers, world: World) -> tuple[Reconciler, list[tuple[s
     cluster = cast("Cluster", answers)
     ledger = Ledger(cluster, 0, lambda: None, lambda _: None)
     parts = Parts(ledger, cast("Any", None), cast("Any", None), cast("Any", None))
-    settings = Settings.from_environment({"PADDOCK_NAMESPACE": "p", "PADDOCK_POD_NAME": "o"})
-    made = Reconciler(cluster, settings, world, parts, lambda key, after: looks.append((key, after)), lambda _: False)
+    made = Reconciler(cluster, SETTINGS, world, parts, lambda key, after: looks.append((key, after)), lambda _: False)
     return made, looks
 
 
@@ -77,10 +81,12 @@ async def test_a_status_that_meets_no_change_is_the_end_of_it() -> None:
     assert looks == []
 
 
-def gpu(version: int, *pods: str) -> JSON:
+THEN, NOW = "2026-01-01T00:00:00Z", "2026-01-01T00:00:09Z"
+
+
+def gpu(version: int, *pods: str, since: str = THEN) -> JSON:
     reservations = [
-        {"pod": pod, "deployment": pod.rpartition("-")[0], "uid": "u", "bytes": GIB, "since": "2026-01-01T00:00:00Z"}
-        for pod in pods
+        {"pod": pod, "deployment": pod.rpartition("-")[0], "uid": "u", "bytes": GIB, "since": since} for pod in pods
     ]
     return {
         "metadata": {"name": "node1-a", "resourceVersion": str(version)},
@@ -120,3 +126,57 @@ async def test_a_reservation_that_a_user_takes_while_we_write_is_told_as_lost() 
     assert lost == [frozenset({"x/gemma-0"})]
     ledger.apply(gpu(12))
     assert len(lost) == 1
+
+
+async def test_a_reservation_that_was_made_anew_is_not_taken_off_for_the_old_ones_sake() -> None:
+    """While the old one is taken off, another operator books the same pod again: the lost race must not undo that."""
+
+    class Conflict(Answers):
+        async def put(self, path: str, body: Any) -> JSON:
+            self.sent.append(("put", path, body))
+            raise ClusterError(409, "Conflict", "the object has been modified")
+
+    cluster = Conflict(get=[gpu(12, "x/gemma-0", since=NOW)])
+    ledger = Ledger(cast("Cluster", cluster), 0, lambda: None, lambda _: None)
+    ledger.apply(gpu(10, "x/gemma-0"))
+    await ledger.release("x/gemma-0", since=THEN)
+    assert [one.since for _, one in ledger.reservations()] == [NOW]
+    assert len(cluster.sent) == 2, "one write that failed, one look"
+    assert ledger.booked("x/gemma-0", "node1-a")
+
+
+async def test_a_reservation_that_is_given_up_while_it_is_written_does_not_stay() -> None:
+    class Slow(Answers):
+        async def put(self, path: str, body: Any) -> JSON:
+            self.sent.append(("put", path, body))
+            if len(self.sent) == 1:
+                releasing.append(asyncio.create_task(ledger.release("x/gemma-0")))
+                await asyncio.sleep(0)
+                ledger.apply(gpu(11))  # news of somebody else's write, from before ours
+            return {**gpu(11 + len(self.sent)), "status": body["status"]}
+
+    releasing: list[asyncio.Task[None]] = []
+    cluster = Slow()
+    ledger = Ledger(cast("Cluster", cluster), 0, lambda: None, lambda _: None)
+    ledger.apply(gpu(10))
+    ledger.assume("node1-a", Reservation(pod="x/gemma-0", deployment="x/gemma", uid="u", bytes=GIB, since=NOW))
+    with contextlib.suppress(ConflictError):
+        await ledger.commit("node1-a", "x/gemma-0")
+    await releasing[0]
+    assert ledger.reservations() == []
+    assert cluster.sent[-1][2]["status"]["reservations"] == []
+
+
+async def test_a_pod_that_is_made_while_the_sweep_asks_for_it_keeps_its_reservation() -> None:
+    class Late(Answers):
+        async def list(self, path: str, params: object = None) -> list[JSON]:
+            self.sent.append(("list", path, params))
+            made.world.making.add("x/gemma-0")
+            return []
+
+    cluster = Late()
+    made = Controller(cast("Cluster", cluster), SETTINGS)
+    made.ledger.apply(gpu(10, "x/gemma-0"))
+    await made._sweep_orphans(0.0)
+    assert [method for method, *_ in cluster.sent] == ["list"]
+    assert [one.pod for _, one in made.ledger.reservations()] == ["x/gemma-0"]

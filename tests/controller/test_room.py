@@ -62,7 +62,7 @@ def test_two_operators_at_once_never_book_a_byte_twice(site: Site) -> None:
     eventually(left, 30, "the room of deleted models goes to others")
     watch.stop()
     assert watch.states > 16
-    assert not watch.overbooked
+    assert not watch.overbooked, watch.overbooked
 
 
 def test_gpu_object_that_a_user_edits_is_put_right(site: Site) -> None:

@@ -99,4 +99,4 @@ def test_whatever_a_user_does_the_books_are_right(site: Site, seed: int) -> None
     assert right()
     watch.stop()
     assert acts > SECONDS, "it had little to do"
-    assert not watch.overbooked
+    assert not watch.overbooked, watch.overbooked

@@ -60,7 +60,7 @@ class Controller:
         self.events = Events(cluster, settings.pod_name)
         self.volumes = Volumes(cluster, self.world.nodes)
         self._tasks: list[asyncio.Task[None]] = []
-        self._orphans: dict[tuple[str, str], float] = {}
+        self._orphans: dict[tuple[str, str, str], float] = {}
         self._reports: dict[str, NodeReport | str] = {}
         self._wake_pending = False
         self.started = time.monotonic()
@@ -441,15 +441,20 @@ class Controller:
     async def _sweep_orphans(self, age: float) -> None:
         """Take back reservations whose pod does not exist, or is elsewhere: an operator ended between two steps."""
         moment = time.monotonic()
-        found = {(gpu, one.pod) for gpu, one in self.ledger.reservations() if not self._rightful(gpu, one.pod)}
+        found = {
+            (gpu, one.pod, one.since) for gpu, one in self.ledger.reservations() if not self._rightful(gpu, one.pod)
+        }
         self._orphans = {key: self._orphans.get(key, moment) for key in found}
-        for gpu, pod in [key for key, since in self._orphans.items() if moment - since >= age]:
-            replica = self.world.replicas.get(pod)
+        for gpu, pod, since in [key for key, first in self._orphans.items() if moment - first >= age]:
+            del self._orphans[gpu, pod, since]
             namespace, _, name = pod.partition("/")
-            if replica is not None or await self._is_gone(namespaced("pods", namespace), name):
+            gone = pod in self.world.replicas or await self._is_gone(namespaced("pods", namespace), name)
+            # Meanwhile the pod may have been made anew, in the same place or in another.
+            if gone and not self._rightful(gpu, pod):
                 log.info("reservation of %s on %s taken back: there is no such pod there", pod, gpu)
-                await self.ledger.release(pod, keep=replica.record.gpu if replica and replica.record else None)
-            del self._orphans[gpu, pod]
+                replica = self.world.replicas.get(pod)
+                keep = replica.record.gpu if replica and replica.record else None
+                await self.ledger.release(pod, keep=keep, since=since)
 
     def _rightful(self, gpu: str, pod: str) -> bool:
         """Tell whether a reservation belongs to a pod that is there, or is being made."""

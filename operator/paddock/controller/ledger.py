@@ -40,7 +40,8 @@ class Entry:
         self.stored: GPUStatus | None = None
         self.observed: GPUStatus | None = None
         self.adding: dict[str, Reservation] = {}
-        self.removing: set[str] = set()
+        self.removing: dict[str, str] = {}
+        """Since when the reservation was made that is taken off, by pod: never a later one of the same pod."""
         self.pods: frozenset[str] = frozenset()
         """Pods with a stored reservation."""
         self.facts: set[str] = set()
@@ -53,8 +54,13 @@ class Entry:
     def reservations(self) -> list[Reservation]:
         """What counts now: stored, less what is being removed, and what is being added."""
         stored = self.stored.reservations if self.stored else []
-        kept = [one for one in stored if one.pod not in self.removing and one.pod not in self.adding]
+        kept = [one for one in stored if self.removing.get(one.pod) != one.since and one.pod not in self.adding]
         return [*kept, *self.adding.values()]
+
+    def removed(self) -> None:
+        """Forget what was to be taken off and is stored no more; not earlier, a write may be on its way with it."""
+        there = {one.pod: one.since for one in self.stored.reservations} if self.stored else {}
+        self.removing = {pod: since for pod, since in self.removing.items() if there.get(pod) == since}
 
     def wanted(self) -> GPUStatus | None:
         """Give the status that should be stored; None while nothing is known."""
@@ -113,8 +119,7 @@ class Ledger:
         before, pods = entry.stored, entry.pods
         entry.stored = GPUStatus.model_validate(status) if status else None
         entry.pods = frozenset(one.pod for one in entry.stored.reservations) if entry.stored else frozenset()
-        lost = pods - entry.pods - entry.removing
-        entry.removing &= entry.pods
+        lost = pods - entry.pods - entry.removing.keys()
         if lost:
             self._lost(lost)
         if entry.stored == before:
@@ -149,7 +154,7 @@ class Ledger:
         entry = self._entries.get(gpu)
         if entry is None or entry.version == "":
             return True
-        return pod in entry.adding or (pod in entry.pods and pod not in entry.removing)
+        return any(one.pod == pod for one in entry.reservations)
 
     def reservations(self) -> list[tuple[str, Reservation]]:
         """Give every reservation with the name of its GPU."""
@@ -195,7 +200,7 @@ class Ledger:
         """Count a reservation from now on; `commit` must follow. No await between the decision and this."""
         entry = self._entries[gpu]
         entry.adding[reservation.pod] = reservation
-        entry.removing.discard(reservation.pod)
+        entry.removing.pop(reservation.pod, None)
         entry.device = None
         self._by_pod[reservation.pod] = gpu
 
@@ -226,15 +231,14 @@ class Ledger:
 
     async def release(self, pod: str, keep: str | None = None, since: str | None = None) -> None:
         """Take a pod's reservations off every GPU except `keep`; only those of `since`, if that is given."""
-        held = [
-            entry
-            for entry in self._entries.values()
-            if entry.name != keep
-            and any(one.pod == pod and (since is None or one.since == since) for one in entry.reservations)
-        ]
-        for entry in held:
+        held = []
+        for entry in self._entries.values():
+            found = next((one for one in entry.reservations if one.pod == pod), None)
+            if entry.name == keep or found is None or (since is not None and found.since != since):
+                continue
+            held.append(entry)
             entry.adding.pop(pod, None)
-            entry.removing.add(pod)
+            entry.removing[pod] = found.since
             entry.device = None
         if keep is None:
             self._by_pod.pop(pod, None)
@@ -276,6 +280,7 @@ class Ledger:
                 if wanted is None or wanted == entry.stored:
                     entry.adding.clear()
                     entry.facts.clear()
+                    entry.removed()
                     return
                 added = dict(entry.adding)
                 body: JSON = {
@@ -293,6 +298,7 @@ class Ledger:
                     if entry.adding.get(pod) is reservation:
                         del entry.adding[pod]
                         entry.facts.discard(pod)
+                entry.removed()
                 entry.device = None
                 if not entry.adding:
                     return
