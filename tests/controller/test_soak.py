@@ -15,6 +15,7 @@ from support.overbooking import Watch
 from support.pretend_agent import card
 
 if TYPE_CHECKING:
+    from support.operator_process import Operator
     from support.site import Site
 
 SECONDS = float(os.environ.get("PADDOCK_SOAK_SECONDS", "180"))
@@ -28,6 +29,7 @@ class User:
     def __init__(self, site: Site, seed: int) -> None:
         self.site, self.random = site, random.Random(seed)  # noqa: S311 no secret
         self.there: set[str] = set()
+        self.operators: list[Operator] = []
 
     def act(self) -> None:
         """Create, change, scale, suspend, restart or delete a deployment; take a pod, a card or the operator away."""
@@ -66,16 +68,18 @@ class User:
         """Start an operator where none runs, as Kubernetes does."""
         if not any(one.running for one in self.site.plane.operators):
             self.site.plane.operators.clear()
-            self.site.another_operator(**LEADER)
+            self.operators.append(self.site.another_operator(**LEADER))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2])
 def test_whatever_a_user_does_the_books_are_right(site: Site, seed: int) -> None:
-    site.operator(**LEADER)
+    site.plane.stop_operators()
+    user = User(site, seed)
+    user.supervise()
     site.node("node1", [card(number, 12) for number in range(3)])
     site.node("node2", [card(number, 24) for number in range(2)])
-    watch, user = Watch(site.plane), User(site, seed)
+    watch = Watch(site.plane)
     end, acts = time.monotonic() + SECONDS, 0
     while time.monotonic() < end:
         user.act()
@@ -100,3 +104,5 @@ def test_whatever_a_user_does_the_books_are_right(site: Site, seed: int) -> None
     watch.stop()
     assert acts > SECONDS, "it had little to do"
     assert not watch.overbooked, watch.overbooked
+    bugs = [line for one in user.operators for _, line in one.lines if "Traceback" in line]
+    assert not bugs
