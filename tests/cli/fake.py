@@ -155,7 +155,7 @@ NEED = {
 }
 WHY = (
     "NVIDIA RTX PRO 6000 Blackwell Workstation Edition (0000:41:00.0) on node2: "
-    "most memory of 3 devices that fit (policy Auto); needs 1 GiB of 94 GiB left"
+    "fastest of 3 devices that fit (policy Auto); needs 1 GiB of 94 GiB left"
 )
 
 

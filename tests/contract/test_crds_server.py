@@ -82,6 +82,7 @@ def test_every_scalar_default_is_stored(server: ApiServer) -> None:
         "allowCPU": False,
         "allowIntegrated": "Auto",
         "policy": "Auto",
+        "replicaSpread": "Device",
     }
     assert (stored["replicas"], stored["suspend"]) == (1, False)
 

@@ -129,6 +129,10 @@ def test_the_revision_of_a_plain_deployment_never_changes() -> None:
     ("placement", "same"),
     [
         ({"policy": "MostMemory"}, True),
+        ({"minTokensPerSecond": 20}, True),
+        ({"replicaSpread": "Zone"}, True),
+        ({"preferences": [{"weight": 5, "selector": {"names": ["*4080*"]}}]}, True),
+        ({"selector": {"names": ["*4080*"]}}, False),
         ({"allowCPU": False, "devices": []}, True),
         ({"allowCPU": True}, False),
         ({"allowIntegrated": "Never"}, False),
@@ -136,7 +140,7 @@ def test_the_revision_of_a_plain_deployment_never_changes() -> None:
         ({"devices": [{"uuid": "GPU-1"}]}, False),
     ],
 )
-def test_the_placement_hash_tells_devices_and_nodes_but_not_the_policy(placement: dict[str, Any], same: bool) -> None:
+def test_the_placement_hash_tells_what_may_be_used_but_not_what_is_best(placement: dict[str, Any], same: bool) -> None:
     assert (placement_hash(deployment(placement=placement)) == placement_hash(deployment())) is same
 
 

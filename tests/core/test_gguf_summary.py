@@ -159,8 +159,8 @@ def test_other_kinds_of_state() -> None:
 
 
 def test_experts_and_sparse_attention() -> None:
-    found = shaped("qwen3moe", expert_used_count=8, expert_feed_forward_length=96)
-    assert (found.experts_used, found.expert_feed_forward) == (8, 96)
+    found = shaped("qwen3moe", expert_count=128, expert_used_count=8, expert_feed_forward_length=96)
+    assert (found.experts, found.experts_used, found.expert_feed_forward) == (128, 8, 96)
     assert shaped("deepseek32", attention__indexer__key_length=128).indexer_length == 128
     assert shaped("unheard-of", attention__indexer__key_length=128).indexer_length == 3 * 128
 

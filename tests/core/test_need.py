@@ -16,7 +16,7 @@ from paddock.api.modeldeployment import CacheType, FlashAttention, Mode, Serving
 from paddock.api.report import HeaderSummary, TensorGroup
 from paddock.api.vocabulary import GRANULE
 from paddock.core.gguf import read_gguf
-from paddock.core.need import MIB, OVERHEAD, MemoryNeed, need, round_up_granule, slot_context
+from paddock.core.need import MIB, OVERHEAD, MemoryNeed, bytes_per_token, need, round_up_granule, slot_context
 from paddock.core.summary import summarize
 from support import gguf_writer as writer
 from support.gguf_writer import Model
@@ -282,3 +282,16 @@ def test_absurd_headers_stay_within_the_api_s_integers() -> None:
     for gpu in (True, False):
         found = need(absurd, serving(parallel=256), gpu=gpu)
         assert max(found.device_bytes, found.host_bytes) < 2**63
+
+
+def test_a_token_reads_all_weights_but_those_of_experts_that_it_does_not_use() -> None:
+    dense = need(GEMMA, serving(), gpu=True)
+    assert dense.token_bytes == dense.device_weights
+    assert dense.to_status().bytes_per_token == dense.token_bytes
+    assert need(GEMMA, serving(), gpu=False).to_status().bytes_per_token is None
+    # 90 of 100 experts are idle: of 1000 parameters, 3 matrices x 5 x 2 elements x 90 x 1 layer = 2700 are not read.
+    shape = {"experts": 100, "experts_used": 10, "expert_feed_forward": 2, "embedding_length": 5, "block_count": 1}
+    mixture = GEMMA.model_copy(update={**shape, "parameters": 5400})
+    assert bytes_per_token(mixture) == dense.device_weights - dense.device_weights // 2
+    assert bytes_per_token(mixture.model_copy(update={"parameters": 100})) == 1
+    assert bytes_per_token(mixture.model_copy(update={"experts_used": 100})) == dense.device_weights

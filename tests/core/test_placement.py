@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paddock.api.gpu import DeviceType
-from paddock.api.modeldeployment import AllowIntegrated, DeviceRef, PlacementSpec, Policy, Toleration
+from paddock.api.modeldeployment import AllowIntegrated, DeviceRef, PlacementSpec, Toleration
 from paddock.api.vocabulary import Reason, Verdict
 from paddock.core.fleet import Device, Fleet, Node, Taint
-from paddock.core.placement import Placement, Request, Unplaceable, allows, names, place
+from paddock.core.placement import Placement, Unplaceable, allows, names, place
+from paddock.core.request import Request
 from support.builders import GIB, GTX_1060, INTEL, MIB, RTX_4080, RTX_6000, claim, device, fleet, laptop
 
 SMALL = Request(need=GIB)
@@ -55,11 +56,6 @@ def test_the_laptop_serves_from_the_rtx_4080() -> None:
         RTX_4080.gpu: Verdict.CHOSEN,
         INTEL.gpu: Verdict.TYPE_NOT_ALLOWED,
     }
-
-
-@pytest.mark.parametrize("policy", list(Policy))
-def test_every_policy_takes_the_most_memory_for_now(policy: Policy) -> None:
-    assert chosen(Request(need=GIB, policy=policy), fleet(GTX_1060, RTX_4080, INTEL, RTX_6000)) == RTX_6000.gpu
 
 
 def test_an_integrated_gpu_never_outranks_a_discrete_one_however_large() -> None:

@@ -59,7 +59,7 @@ def check_kubectl(namespace: str, device: api.Object) -> None:
 def check_command_line(namespace: str, device: api.Object) -> None:
     """Each command does its work against the real API server, also as a plug-in of kubectl."""
     why = kit.run("paddock", "explain", "gemma", "-n", namespace).stdout
-    assert "most memory of 3 devices that fit (policy Auto)" in why
+    assert "fastest of 3 devices that fit (policy Auto)" in why
     assert "GTX 1060" in why
     assert device["uuid"] in kit.run("kubectl", "paddock", "devices", "-o", "wide").stdout
     assert "gemma" in kit.run("kubectl", "paddock", "get", "-n", namespace).stdout

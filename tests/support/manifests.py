@@ -67,6 +67,25 @@ GOOD: dict[str, Manifest] = {
         apiKeySecretRef={"name": "key"},
         args=["--temp", "0.2"],
     ),
+    "selected": deployment(
+        placement={
+            "policy": "JustFastEnough",
+            "minTokensPerSecond": 20,
+            "replicaSpread": "Zone",
+            "selector": {
+                "vendors": ["NVIDIA"],
+                "backends": ["CUDA"],
+                "names": ["*RTX*"],
+                "minMemory": "8Gi",
+                "maxMemory": 100000000000,
+                "minComputeCapability": "8.0",
+                "maxComputeCapability": "12.0",
+                "pciIds": ["0000:41:00.0"],
+                "nodeLabels": {"zone": "a"},
+            },
+            "preferences": [{"weight": 50, "selector": {"names": ["*PRO*"]}}],
+        }
+    ),
     "on-the-cpu": deployment(serving={"gpuLayers": 0}, placement={"allowCPU": True}),
     "devices-in-every-spelling": devices(
         {"uuid": UUID},
@@ -125,7 +144,20 @@ BAD: dict[str, Bad] = {
     "too-many-args": Bad(serving(args=["--temp"] * 65), "must have at most 64 items"),
     "empty-arg": Bad(serving(args=[""]), "spec.serving.args[0]"),
     "replicas-negative": Bad(deployment(replicas=-1), "should be greater than or equal to 0"),
-    "policy-unknown": Bad(deployment(placement={"policy": "Fastest"}), 'Unsupported value: "Fastest"'),
+    "policy-unknown": Bad(deployment(placement={"policy": "Quickest"}), 'Unsupported value: "Quickest"'),
+    "policy-without-speed": Bad(
+        deployment(placement={"policy": "JustFastEnough"}), "policy JustFastEnough needs minTokensPerSecond"
+    ),
+    "speed-without-policy": Bad(
+        deployment(placement={"policy": "BestFit", "minTokensPerSecond": 5}),
+        "minTokensPerSecond is for the policies Auto and JustFastEnough",
+    ),
+    "preference-without-weight": Bad(
+        deployment(placement={"preferences": [{"weight": 0, "selector": {}}]}), "should be greater than or equal to 1"
+    ),
+    "capability-without-point": Bad(
+        deployment(placement={"selector": {"minComputeCapability": "8"}}), "should match '^[0-9]{1,2}[.][0-9]$'"
+    ),
     "device-empty": Bad(devices({}), "a device is named by uuid alone, or by node together with"),
     "device-uuid-and-node": Bad(devices({"uuid": UUID, "node": "node1"}), "a device is named by uuid alone"),
     "device-index-without-node": Bad(devices({"index": 1}), "a device is named by uuid alone"),

@@ -8,8 +8,9 @@ import yaml  # in the extra `cli`; neither the operator nor the agent imports th
 from pydantic import BaseModel
 
 from paddock.api.gpu import GPUStatus
-from paddock.api.modeldeployment import MAX_NAME, ModelDeploymentSpec, ModelDeploymentStatus, rules
+from paddock.api.modeldeployment import MAX_NAME, ModelDeploymentSpec, ModelDeploymentStatus
 from paddock.api.schema import Schema, structural
+from paddock.api.selector import rules
 from paddock.api.vocabulary import GROUP, VERSION, ConditionType
 
 NAME_PATTERN = "^[a-z]([-a-z0-9]*[a-z0-9])?$"

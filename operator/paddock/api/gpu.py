@@ -6,7 +6,8 @@ from typing import Annotated
 from pydantic import Field
 
 from paddock.api.base import Model
-from paddock.api.modeldeployment import ATOMIC, Condition
+from paddock.api.modeldeployment import Condition
+from paddock.api.selector import ATOMIC
 
 
 class DeviceType(StrEnum):

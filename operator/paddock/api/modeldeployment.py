@@ -6,19 +6,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, WithJsonSchema
 
 from paddock.api.base import Model
+from paddock.api.selector import ATOMIC, PCI_PATTERN, DeviceSelector, Preference, Quantity, rules
 
 MAX_NAME = 40
 """Longest name of a ModelDeployment: its Service has the same name, its pods add a revision and a number."""
 
 Validation = dict[str, str]
-
-
-def rules(*pairs: tuple[str, str], **extra: Any) -> dict[str, Any]:
-    """Give schema extras that hold CEL rules, each a pair of rule and message."""
-    return {"x-kubernetes-validations": [{"rule": rule, "message": message} for rule, message in pairs], **extra}
-
-
-ATOMIC = {"x-kubernetes-list-type": "atomic"}
 
 
 class CacheType(StrEnum):
@@ -61,6 +54,18 @@ class Policy(StrEnum):
 
     AUTO = "Auto"
     MOST_MEMORY = "MostMemory"
+    BEST_FIT = "BestFit"
+    FASTEST = "Fastest"
+    JUST_FAST_ENOUGH = "JustFastEnough"
+    SPREAD = "Spread"
+
+
+class ReplicaSpread(StrEnum):
+    """What the replicas of one deployment are kept apart on, where possible."""
+
+    DEVICE = "Device"
+    NODE = "Node"
+    ZONE = "Zone"
 
 
 class AllowIntegrated(StrEnum):
@@ -173,7 +178,6 @@ DEVICE_RULES = rules(
 
 
 UUID_PATTERN = "^[A-Za-z0-9-]+$"
-PCI_PATTERN = r"^[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}[.][0-9a-fA-F]$"
 
 
 def like(pattern: str, message: str) -> dict[str, Any]:
@@ -221,12 +225,37 @@ class DeviceRef(Model):
     """ggml's name on the node, for example CUDA1."""
 
 
+PLACEMENT_RULES = rules(
+    (
+        "self.policy != 'JustFastEnough' || has(self.minTokensPerSecond)",
+        "policy JustFastEnough needs minTokensPerSecond",
+    ),
+    (
+        "!has(self.minTokensPerSecond) || self.policy in ['Auto', 'JustFastEnough']",
+        "minTokensPerSecond is for the policies Auto and JustFastEnough",
+    ),
+)
+
+
 class PlacementSpec(Model):
     """Where the model may run and how a device is picked."""
 
+    model_config = {"json_schema_extra": PLACEMENT_RULES}
+
     policy: Policy = Policy.AUTO
-    """Auto lets Paddock choose; MostMemory picks the device with the most memory, integrated ones last. A change
-    moves nothing that runs."""
+    """How one of the devices that fit is picked; docs/placement.md explains each. Auto takes the smallest of the fast
+    ones, or the smallest that reaches minTokensPerSecond. A change moves nothing that runs."""
+    min_tokens_per_second: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    """Tokens per second of one request that a device should reach, by an estimate from its memory's bandwidth. Where
+    none does, the fastest is used."""
+    preferences: Annotated[list[Preference], Field(max_length=8, json_schema_extra=ATOMIC)] = []
+    """Devices that are liked better than others, before the policy is asked; where none of them fits, others are used.
+    A change moves nothing that runs."""
+    selector: DeviceSelector | None = None
+    """Devices that may be used at all; others never are. What runs on a device that is no longer meant moves."""
+    replica_spread: ReplicaSpread = ReplicaSpread.DEVICE
+    """What the replicas are kept apart on where others fit: Device, Node, or Zone (label topology.kubernetes.io/zone of
+    the node). A change moves nothing that runs."""
     devices: Annotated[list[DeviceRef], Field(max_length=32, json_schema_extra=ATOMIC)] = []
     """Ordered alternatives: the first that fits is used, never anything else. Overrides policy."""
     node_selector: Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=32)] = {}
@@ -245,15 +274,6 @@ class LocalReference(Model):
     """Its name."""
 
 
-Quantity = Annotated[
-    str | int,
-    WithJsonSchema(
-        {
-            "x-kubernetes-int-or-string": True,
-            "pattern": r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$",
-        }
-    ),
-]
 RESOURCE_RULES = rules(
     ("self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'])", "only cpu, memory and ephemeral-storage can be set"),
     ("self.all(k, quantity(string(self[k])).isGreaterThan(quantity('0')))", "resources must be positive quantities"),
@@ -429,6 +449,8 @@ class Need(Model):
     """Compute buffers."""
     margin_bytes: int
     """Stated margin for what no formula knows."""
+    bytes_per_token: int | None = None
+    """What a device reads for one token, by which its speed is estimated."""
     source: str
     """How the numbers are known: Estimate."""
 

@@ -150,6 +150,8 @@ class HeaderSummary(Model):
     """Mixture of experts: how many compute a token."""
     expert_feed_forward: int = 0
     """Mixture of experts: feed-forward width of one."""
+    experts: int = 0
+    """Mixture of experts: how many there are in a layer."""
     sliding_window: int | None = None
     """Tokens that windowed layers see; None without a window."""
     sliding_layers: list[bool] = []

@@ -337,7 +337,10 @@ VERDICTS: dict[Verdict, Entry] = {
         "An integrated GPU is used only when no discrete one is allowed or fits, or when spec.placement.allowIntegrated is Always.",
         "Set allowIntegrated to Always.",
     ),
-    Verdict.NOT_SELECTED: Entry("spec.placement.devices does not name it.", "Add it to the list."),
+    Verdict.NOT_SELECTED: Entry(
+        "spec.placement.devices does not name it, or spec.placement.selector excludes it; the detail says by which part.",
+        "Add it to the list, or change the selector.",
+    ),
     Verdict.AMBIGUOUS: Entry(
         "Another device of the node looks exactly alike and neither has an id.", "Use a driver that gives PCI ids."
     ),

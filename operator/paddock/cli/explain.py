@@ -18,8 +18,9 @@ from paddock.cli.target import Session
 from paddock.cli.words import age, clean, size
 from paddock.cli.words import model_of as short
 from paddock.core.fleet import Device
-from paddock.core.placement import Judged, Placement
+from paddock.core.placement import Placement
 from paddock.core.quantity import human, round_up
+from paddock.core.request import Judged
 
 BAR = 24
 """Characters of the longest bar."""

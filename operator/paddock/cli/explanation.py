@@ -5,7 +5,7 @@ Pure: values in, values out. Nothing of the past is worked out again; what is co
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from paddock.api.modeldeployment import Need, ReplicaPlacement
@@ -13,8 +13,9 @@ from paddock.api.vocabulary import GRANULE, VERDICTS, ConditionType, Verdict
 from paddock.cli.reading import Gpu, Model
 from paddock.controller.store import node_of
 from paddock.core.fleet import Device, Fleet, Node, device_of
-from paddock.core.placement import Judged, Placement, Request, Unplaceable, place
+from paddock.core.placement import Placement, Unplaceable, place
 from paddock.core.quantity import round_up
+from paddock.core.request import Judged, Request, request_of
 
 JSON = dict[str, Any]
 
@@ -112,7 +113,7 @@ def explain(model: Model, seen: Seen, replica: int | None = None) -> Explanation
     if need is None:
         return Explanation(model, None, gpus)
     fleet, assumptions = fleet_of(seen, own, model.namespace)
-    answer = place(_request(model, need, own), fleet)
+    answer = place(_request(model, need, replica, own), fleet)
     judged = answer.judged
     held = own.devices[0].gpu if own and own.devices else None
     holders = tuple(holder for one in judged for holder in holders_of(one.device))
@@ -126,20 +127,15 @@ def _need(need: Need | None, own: ReplicaPlacement | None) -> int | None:
     return round_up(need.device_bytes) if need is not None else None
 
 
-def _request(model: Model, need: int, own: ReplicaPlacement | None) -> Request:
+def _request(model: Model, need: int, replica: int, own: ReplicaPlacement | None) -> Request:
     spec = model.spec
     assert spec is not None  # noqa: S101 the caller looked
     siblings = [one.pod_name for one in model.status.placements if own is None or one.pod_name != own.pod_name]
-    return Request(
-        need=need,
-        policy=spec.placement.policy,
-        devices=tuple(spec.placement.devices),
-        node_selector=spec.placement.node_selector,
-        tolerations=tuple(spec.server.tolerations),
-        allow_cpu=spec.placement.allow_cpu,
-        allow_integrated=spec.placement.allow_integrated,
-        on_cpu=spec.serving.gpu_layers == 0,
+    token_bytes = model.status.need.bytes_per_token if model.status.need is not None else None
+    return replace(
+        request_of(spec, need, token_bytes or 0),
         siblings=frozenset(f"{model.namespace}/{name}" for name in siblings),
+        seed=f"{model.uid} {replica}",
     )
 
 

@@ -42,6 +42,7 @@ class Model:
     created: str
     spec: ModelDeploymentSpec | None
     status: ModelDeploymentStatus
+    uid: str = ""
 
     def condition(self, type_: ConditionType) -> Condition | None:
         """Give a condition of its status."""
@@ -95,7 +96,7 @@ def model_of(body: JSON) -> Model:
         status = ModelDeploymentStatus.model_validate(body.get("status") or {})
     except ValidationError:
         status = ModelDeploymentStatus()
-    return Model(meta["namespace"], meta["name"], meta.get("creationTimestamp", ""), spec, status)
+    return Model(meta["namespace"], meta["name"], meta.get("creationTimestamp", ""), spec, status, meta.get("uid", ""))
 
 
 def bare(body: Mapping[str, Any]) -> JSON:

@@ -27,11 +27,12 @@ from paddock.core.deployment import Deployment, placement_hash, revision
 from paddock.core.fleet import Fleet
 from paddock.core.need import MemoryNeed, need
 from paddock.core.objects import mount_of
-from paddock.core.placement import Placement, Request, Unplaceable, allows, names, place
+from paddock.core.placement import Placement, Unplaceable, allows, names, place
 from paddock.core.plan import Plan, Removal, Wanted, plan
 from paddock.core.pod import CONTEXT_CHECKPOINTS, Mounted, PodSettings, bind, pod_name, server_pod
 from paddock.core.quantity import round_up
 from paddock.core.replica import Record, Replica
+from paddock.core.request import Request, request_of
 from paddock.core.source import FileSource, Source, parse_source
 from paddock.core.status import Finding, Outcome, status_of
 
@@ -266,7 +267,7 @@ class Reconciler:
     async def _start(self, deployment: Deployment, wanted: Wanted, accepted: Accepted, steps: Plan) -> Finding | None:
         name = pod_name(deployment, revision(deployment), wanted.number, wanted.attempt)
         key = f"{deployment.namespace}/{name}"
-        request = self._request(deployment, accepted, wanted.replacing)
+        request = self._request(deployment, accepted, wanted)
         for _ in range(8):
             fleet = self._ledger.fleet(self._world.nodes).without((key,))
             decision = place(request, fleet)
@@ -305,25 +306,20 @@ class Reconciler:
         await self._remove(deployment, (Removal(old, "its successor needs the room"),))
         return Finding("False", Reason.ROLLING_OUT, f"{old.name} makes room: {refusal.message}")
 
-    def _request(self, deployment: Deployment, accepted: Accepted, replacing: Replica | None) -> Request:
+    def _request(self, deployment: Deployment, accepted: Accepted, wanted: Wanted) -> Request:
         spec = deployment.spec
         assert spec is not None  # noqa: S101 accepted
         # The pod that is replaced is no sibling: its successor keeps to its device and apart from the others.
-        siblings = frozenset(one.key for one in self._world.replicas.of(deployment.key) if one != replacing)
+        siblings = frozenset(one.key for one in self._world.replicas.of(deployment.key) if one != wanted.replacing)
         vendor = self._settings.runtime_classes.get("nvidia")
         chosen = spec.server.runtime_class_name or vendor
-        on_cpu = spec.serving.gpu_layers != "All"
-        return Request(
-            need=round_up(accepted.need.device_bytes),
-            policy=spec.placement.policy,
-            devices=tuple(spec.placement.devices),
-            node_selector=spec.placement.node_selector,
-            tolerations=tuple(spec.server.tolerations),
+        request = request_of(spec, round_up(accepted.need.device_bytes), accepted.need.token_bytes)
+        return replace(
+            request,
             # The CPU is for when no device fits, not for when the agents have not told of theirs yet.
-            allow_cpu=spec.placement.allow_cpu and (on_cpu or self._world.fleet_is_known),
-            allow_integrated=spec.placement.allow_integrated,
-            on_cpu=on_cpu,
+            allow_cpu=request.allow_cpu and (request.on_cpu or self._world.fleet_is_known),
             siblings=siblings,
+            seed=f"{deployment.uid} {wanted.number}",
             file_nodes=accepted.found.file_nodes,
             volume_nodes=accepted.found.volume_nodes,
             backends=images.backends_of(spec.server.image)

@@ -106,9 +106,13 @@ def revision(deployment: Deployment) -> str:
     return _digest(parts)
 
 
+_WISHES = frozenset({"policy", "minTokensPerSecond", "preferences", "replicaSpread"})
+"""What says only which of the allowed devices is best: a change of it moves nothing."""
+
+
 def placement_hash(deployment: Deployment) -> str:
-    """Give the hash of what the user says about devices and nodes, the policy left out: its change moves nothing."""
+    """Give the hash of what the user says about devices and nodes that may be used."""
     spec = deployment.spec
     if spec is None:
         return ""
-    return _digest({key: value for key, value in _said(spec.placement).items() if key != "policy"})
+    return _digest({key: value for key, value in _said(spec.placement).items() if key not in _WISHES})

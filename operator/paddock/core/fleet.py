@@ -78,6 +78,9 @@ class Device:
     total: int | None = None
     free: int | None = None
     driver: str | None = None
+    bandwidth: int | None = None
+    """Peak bytes per second of its memory; None when unknown."""
+    compute_capability: str | None = None
     ready: bool = True
     why_not: str = ""
     """When not ready: the message of its Ready condition."""
@@ -165,6 +168,8 @@ def device_of(gpu: str, status: GPUStatus, resident: frozenset[str] | set[str] =
         total=int(parse_quantity(memory.total)) if memory.total else None,
         free=int(parse_quantity(memory.free)) if memory.free else None,
         driver=status.driver,
+        bandwidth=status.memory_bandwidth,
+        compute_capability=status.compute_capability,
         ready=ready is not None and ready.status == "True",
         why_not=ready.message if ready is not None else "no report yet",
         ambiguous=bool(status.ambiguous),

@@ -75,6 +75,8 @@ class MemoryNeed:
     """Compute buffer, inputs and logits in host memory."""
     host_process: int = 0
     """The server process itself."""
+    token_bytes: int = 0
+    """What a device reads for one token; 0 on the CPU."""
 
     @property
     def device_bytes(self) -> int:
@@ -96,6 +98,7 @@ class MemoryNeed:
             kv_cache_bytes=self.device_kv if on_device else self.host_kv,
             compute_bytes=self.device_compute if on_device else self.host_compute,
             margin_bytes=self.device_margin if on_device else self.host_process,
+            bytes_per_token=self.token_bytes or None,
             source=SOURCE,
         )
 
@@ -147,7 +150,20 @@ def need(
         host_kv=_believed(kept),
         host_compute=_believed(inputs),
         host_process=HOST_PROCESS,
+        token_bytes=_believed(bytes_per_token(summary)),
     )
+
+
+def bytes_per_token(summary: HeaderSummary) -> int:
+    """Give the bytes of weights that are read for one token: all, less the experts that a token does not use."""
+    weights = summary.layer_tensors.bytes + summary.output_tensors.bytes
+    idle = summary.experts - summary.experts_used
+    if not summary.experts_used or idle <= 0 or not summary.parameters:
+        return weights
+    width = summary.expert_feed_forward or max(summary.feed_forward, default=0)
+    # An expert has three matrices: gate, up and down.
+    unread = min(3 * summary.embedding_length * width * idle * summary.block_count, summary.parameters)
+    return max(1, weights - weights * unread // summary.parameters)
 
 
 def slot_context(serving: ServingSpec) -> int:

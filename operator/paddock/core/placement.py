@@ -5,14 +5,17 @@ the last tie-break is a fixed total order. Every device gets a verdict with numb
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from paddock.api.gpu import DeviceType
-from paddock.api.modeldeployment import AllowIntegrated, DeviceRef, PlacementSpec, Policy, Toleration
+from paddock.api.modeldeployment import AllowIntegrated, DeviceRef, PlacementSpec, ReplicaSpread
 from paddock.api.vocabulary import GRANULE, Reason, Verdict
 from paddock.core.fleet import Device, Fleet, Node
+from paddock.core.policy import POLICIES
 from paddock.core.quantity import human
+from paddock.core.request import Judged, Request
+from paddock.core.selector import mismatch, normal_pci_id, weight_of
 
 SATISFIED_TAINTS = (
     "node.kubernetes.io/unschedulable",
@@ -20,43 +23,6 @@ SATISFIED_TAINTS = (
     "node.kubernetes.io/unreachable",
 )
 """Taints that a node's own state stands for; they are told by their own verdicts."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What one replica asks for. Sizes in bytes."""
-
-    need: int
-    """On the device, a multiple of 256 MiB."""
-    policy: Policy = Policy.AUTO
-    devices: tuple[DeviceRef, ...] = ()
-    node_selector: Mapping[str, str] = field(default_factory=dict)
-    tolerations: tuple[Toleration, ...] = ()
-    allow_cpu: bool = False
-    allow_integrated: AllowIntegrated = AllowIntegrated.AUTO
-    on_cpu: bool = False
-    """gpuLayers is 0."""
-    siblings: frozenset[str] = frozenset()
-    """namespace/name of the deployment's other pods, whose devices are avoided where others fit."""
-    file_nodes: frozenset[str] | None = None
-    """Nodes that have the model file; None when every node can reach it."""
-    volume_nodes: frozenset[str] | None = None
-    """Nodes that can mount the claim; None when every node can."""
-    backends: frozenset[str] | None = None
-    """Backends with a server image; None when spec.server.image decides."""
-    runtime_classes: Mapping[str, bool] = field(default_factory=dict)
-    """By backend: whether the RuntimeClass that it needs exists. Backends that need none are absent."""
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """One device and what was found about it."""
-
-    device: Device
-    verdict: Verdict
-    detail: str = ""
-    available: int = 0
-    shortfall: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +48,8 @@ class Unplaceable:
 
 MOST_DETAILS = 4
 """Devices that one message tells about."""
-Key = tuple[int | str, ...]
-Ranking = Callable[[Judged], Key]
-
-
-def most_memory(judged: Judged) -> Key:
-    """Rank by total memory, the largest first."""
-    return (-(judged.device.total or 0),)
-
-
-RANKINGS: Mapping[Policy, Ranking] = {Policy.AUTO: most_memory, Policy.MOST_MEMORY: most_memory}
-"""One ranking for each policy: the smallest key wins."""
+ZONE = "topology.kubernetes.io/zone"
+"""Label of a node."""
 
 
 def place(request: Request, fleet: Fleet) -> Placement | Unplaceable:
@@ -105,7 +62,7 @@ def place(request: Request, fleet: Fleet) -> Placement | Unplaceable:
         )
     judged = tuple(_judge(device, request, fleet) for device in fleet.devices)
     if request.devices:
-        return _verbatim(request, judged)
+        return _verbatim(request, judged, fleet)
     fitting = [one for one in judged if one.verdict is Verdict.FITS]
     if request.allow_integrated is AllowIntegrated.AUTO and any(
         one.device.type is DeviceType.DISCRETE for one in fitting
@@ -118,8 +75,8 @@ def place(request: Request, fleet: Fleet) -> Placement | Unplaceable:
         )
         fitting = [one for one in judged if one.verdict is Verdict.FITS]
     if fitting:
-        best = min(fitting, key=lambda one: _key(one, request))
-        return _chosen(best, judged, request, _why(best, fitting, request))
+        best, why = _pick(fitting, request, fleet)
+        return _chosen(best, judged, request, why)
     if request.allow_cpu:
         return _on_cpu(request, fleet, f"placement.allowCPU is true and {_count(judged)}", judged)
     return _unplaceable(request, judged)
@@ -141,21 +98,83 @@ def _on_cpu(request: Request, fleet: Fleet, why: str, judged: tuple[Judged, ...]
     return Unplaceable(Reason.NO_DEVICE, f"no node with the model file can be used: {details}", judged)
 
 
-def _key(judged: Judged, request: Request) -> Key:
-    """Rank: fewest siblings, discrete first, the policy, most room left, then the GPU object's name."""
-    device = judged.device
-    siblings = sum(claim.pod in request.siblings for claim in device.claims)
-    integrated = request.allow_integrated is AllowIntegrated.AUTO and device.type is DeviceType.INTEGRATED
-    return (siblings, int(integrated), *RANKINGS[request.policy](judged), -judged.available, device.gpu)
+def _pick(fitting: Sequence[Judged], request: Request, fleet: Fleet) -> tuple[Judged, str]:
+    """Pick one, and say why: fewest siblings, then preferences, discrete first, the policy, the GPU object's name."""
+    crowd = _crowds(request, fleet)
+
+    def first(one: Judged) -> tuple[int, ...]:
+        device = one.device
+        integrated = request.allow_integrated is AllowIntegrated.AUTO and device.type is DeviceType.INTEGRATED
+        liked = weight_of(request.preferences, device, fleet.nodes.get(device.node))
+        return (*crowd(device), -liked, int(integrated))
+
+    keys = {one.device.gpu: first(one) for one in fitting}
+    least = min(keys.values())
+    leaders = [one for one in fitting if keys[one.device.gpu] == least]
+    ranking = POLICIES[request.policy](leaders, request)
+    ordered = sorted((*ranking.key(one), one.device.gpu) for one in leaders)
+    best = next(one for one in leaders if one.device.gpu == ordered[0][-1])
+    if len(fitting) == 1:
+        return best, "the only device that fits"
+    scope = f"{len(leaders)} devices that fit"
+    if len(leaders) < len(fitting):
+        scope = f"{len(fitting)} devices that fit" + _narrowed(keys, least, request)
+    policy = f"policy {request.policy}"
+    if len(leaders) == 1:
+        return best, f"the one of {scope} ({policy})"
+    why = f"{ranking.words} of {scope} ({policy})"
+    if ordered[0][: ranking.told] == ordered[1][: ranking.told]:
+        same = ordered[0][:-1] == ordered[1][:-1]
+        why += ", first among equals" if same else f", {ranking.ties} among equals"
+    return best, why
 
 
-def _verbatim(request: Request, judged: tuple[Judged, ...]) -> Placement | Unplaceable:
+def _narrowed(keys: Mapping[str, tuple[int, ...]], least: tuple[int, ...], request: Request) -> str:
+    """Say what narrowed the choice before the policy was asked."""
+    parts = []
+    if any(key[:-2] != least[:-2] for key in keys.values()):
+        where = {ReplicaSpread.DEVICE: "", ReplicaSpread.NODE: " on their node", ReplicaSpread.ZONE: " in their zone"}
+        parts.append(f"with the fewest replicas of this deployment{where[request.replica_spread]}")
+    if any(key[:-2] == least[:-2] and key[-2] != least[-2] for key in keys.values()):
+        parts.append(f"preferred most (weight {-least[-2]})")
+    if any(key[:-1] == least[:-1] and key[-1] != least[-1] for key in keys.values()):
+        parts.append("discrete")
+    return " " + ", ".join(parts)
+
+
+def _crowds(request: Request, fleet: Fleet) -> Callable[[Device], tuple[int, ...]]:
+    """Give how many siblings are near a device: on itself, and on its node or in its zone where asked to spread so."""
+    if not request.siblings:
+        return lambda _: ()
+    on: Counter[str] = Counter()
+    for device in fleet.devices:
+        here = sum(claim.pod in request.siblings for claim in device.claims)
+        if here:
+            on[device.gpu] = here
+            on[f"node {device.node}"] += here
+            on[f"zone {_zone(device, fleet)}"] += here
+    match request.replica_spread:
+        case ReplicaSpread.DEVICE:
+            return lambda device: (on[device.gpu],)
+        case ReplicaSpread.NODE:
+            return lambda device: (on[f"node {device.node}"], on[device.gpu])
+        case ReplicaSpread.ZONE:
+            return lambda device: (on[f"zone {_zone(device, fleet)}"], on[f"node {device.node}"], on[device.gpu])
+
+
+def _zone(device: Device, fleet: Fleet) -> str:
+    """Give the zone of a device's node; a node without one is a zone of its own."""
+    node = fleet.nodes.get(device.node)
+    return (node.labels.get(ZONE) if node is not None else None) or f"of {device.node}"
+
+
+def _verbatim(request: Request, judged: tuple[Judged, ...], fleet: Fleet) -> Placement | Unplaceable:
     """Take the first named device that fits; never another one."""
     named = [[one for one in judged if names(ref, one.device)] for ref in request.devices]
     for number, matches in enumerate(named, start=1):
         fitting = [one for one in matches if one.verdict is Verdict.FITS]
         if fitting:
-            best = min(fitting, key=lambda one: _key(one, request))
+            best, _ = _pick(fitting, request, fleet)
             place_in_list = "" if len(named) == 1 else f", alternative {number} of {len(named)}"
             return _chosen(best, judged, request, f"named in placement.devices{place_in_list}")
     if judged and not any(named):
@@ -191,15 +210,11 @@ def allows(wish: PlacementSpec, device: Device | None, node: Node | None) -> boo
         return False
     if device is None:
         return wish.allow_cpu and not wish.devices
+    if wish.selector is not None and mismatch(wish.selector, device, node) is not None:
+        return False
     if wish.devices:
         return any(names(ref, device) for ref in wish.devices)
     return device.type is not DeviceType.INTEGRATED or wish.allow_integrated is not AllowIntegrated.NEVER
-
-
-def normal_pci_id(text: str) -> str:
-    """Give a PCI address as ggml writes it: lower case, a domain of at least four digits."""
-    domain, rest = text.lower().split(":", 1)
-    return f"{int(domain, 16):04x}:{rest}"
 
 
 def describe(ref: DeviceRef) -> str:
@@ -219,6 +234,10 @@ def _judge(device: Device, request: Request, fleet: Fleet) -> Judged:
     available = device.available(fleet.reserve)
     if request.devices and not any(names(ref, device) for ref in request.devices):
         return Judged(device, Verdict.NOT_SELECTED, "not named in placement.devices", available)
+    if request.selector is not None:
+        excluded = mismatch(request.selector, device, fleet.nodes.get(device.node))
+        if excluded is not None:
+            return Judged(device, Verdict.NOT_SELECTED, f"placement.selector: {excluded}", available)
     refusal = _node_refusal(fleet.nodes.get(device.node), request) or _device_refusal(device, request)
     if refusal is not None:
         return Judged(device, refusal[0], refusal[1], available)
@@ -301,21 +320,6 @@ def _tell(device: Device) -> str:
     return f"{device.description or device.name} ({device.pci_id or device.uuid or device.name}) on {device.node}"
 
 
-def _why(best: Judged, fitting: list[Judged], request: Request) -> str:
-    if len(fitting) == 1:
-        return "the only device that fits"
-    others = [one.device for one in fitting if one is not best]
-    largest = max(other.total or 0 for other in others)
-    rule = f"most memory of {len(fitting)} devices that fit (policy {request.policy})"
-    total = best.device.total or 0
-    if total < largest:
-        return f"most memory of the devices with the fewest replicas of this deployment (policy {request.policy})"
-    equals = [one for one in fitting if one is not best and (one.device.total or 0) == total]
-    if any(one.available >= best.available for one in equals):
-        return f"{rule}, first among equals"
-    return f"{rule}, most room left among equals" if equals else rule
-
-
 def _count(judged: tuple[Judged, ...]) -> str:
     """Give the verdicts in words: `0 of 3 devices fit: 2 NoRoom, 1 ModelTooBig`."""
     counts = Counter(one.verdict for one in judged)
@@ -330,6 +334,10 @@ def _unplaceable(request: Request, judged: tuple[Judged, ...]) -> Unplaceable:
     if not judged:
         return Unplaceable(Reason.NO_NODE_AGENT, "no node agent has reported a device yet", judged)
     meant = tuple(one for one in judged if one.verdict is not Verdict.NOT_SELECTED)
+    if not meant:
+        why = _several([f"{one.device.gpu}: {one.detail.removeprefix('placement.selector: ')}" for one in judged])
+        message = f"placement.selector excludes all {len(judged)} known devices. {why}"
+        return Unplaceable(Reason.NO_DEVICE, message, judged)
     count = _count(meant).replace("devices fit", "named devices fit" if request.devices else "devices fit")
     short = [one for one in meant if one.verdict is Verdict.NO_ROOM]
     if short:
@@ -344,9 +352,15 @@ def _unplaceable(request: Request, judged: tuple[Judged, ...]) -> Unplaceable:
     if all(one.verdict is Verdict.MODEL_MISSING for one in meant):
         nodes = ", ".join(sorted({one.device.node for one in meant}))
         return Unplaceable(Reason.MODEL_NOT_FOUND, f"{count}. The model file is not on {nodes}", judged)
-    details = sorted({f"{one.device.gpu}: {one.detail}" for one in meant if one.detail})
-    more = f"; and {len(details) - MOST_DETAILS} more" if len(details) > MOST_DETAILS else ""
-    return Unplaceable(Reason.NO_DEVICE, f"{count}. {'; '.join(details[:MOST_DETAILS])}{more}", judged)
+    details = _several([f"{one.device.gpu}: {one.detail}" for one in meant if one.detail])
+    return Unplaceable(Reason.NO_DEVICE, f"{count}. {details}", judged)
+
+
+def _several(details: Iterable[str]) -> str:
+    """Join details in their order, as many as a message tells."""
+    found = sorted(set(details))
+    more = f"; and {len(found) - MOST_DETAILS} more" if len(found) > MOST_DETAILS else ""
+    return "; ".join(found[:MOST_DETAILS]) + more
 
 
 def _missing(judged: Judged) -> str:

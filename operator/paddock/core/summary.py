@@ -57,6 +57,7 @@ def summarize(parts: Sequence[GgufMetadata]) -> HeaderSummary:
         indexer_length=_indexer(header),
         experts_used=header.number("expert_used_count"),
         expert_feed_forward=header.number("expert_feed_forward_length"),
+        experts=header.number("expert_count"),
         sliding_window=layers.window if sliding else None,
         sliding_layers=sliding,
         recurrent=any(layers.recurrent),

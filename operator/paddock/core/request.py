@@ -1,0 +1,82 @@
+"""What a replica asks for, and what was found about each device."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from paddock.api.modeldeployment import (
+    AllowIntegrated,
+    DeviceRef,
+    ModelDeploymentSpec,
+    Policy,
+    ReplicaSpread,
+    Toleration,
+)
+from paddock.api.selector import DeviceSelector, Preference
+from paddock.api.vocabulary import Verdict
+from paddock.core.fleet import Device
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What one replica asks for. Sizes in bytes."""
+
+    need: int
+    """On the device, a multiple of 256 MiB."""
+    policy: Policy = Policy.AUTO
+    devices: tuple[DeviceRef, ...] = ()
+    selector: DeviceSelector | None = None
+    """Devices that may be used; None for all."""
+    preferences: tuple[Preference, ...] = ()
+    min_tokens_per_second: int | None = None
+    token_bytes: int = 0
+    """What a device reads for one token; 0 when that is not known."""
+    replica_spread: ReplicaSpread = ReplicaSpread.DEVICE
+    seed: str = ""
+    """Tells replicas apart where equal devices are taken in turn."""
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: tuple[Toleration, ...] = ()
+    allow_cpu: bool = False
+    allow_integrated: AllowIntegrated = AllowIntegrated.AUTO
+    on_cpu: bool = False
+    """gpuLayers is 0."""
+    siblings: frozenset[str] = frozenset()
+    """namespace/name of the deployment's other pods, whose devices are avoided where others fit."""
+    file_nodes: frozenset[str] | None = None
+    """Nodes that have the model file; None when every node can reach it."""
+    volume_nodes: frozenset[str] | None = None
+    """Nodes that can mount the claim; None when every node can."""
+    backends: frozenset[str] | None = None
+    """Backends with a server image; None when spec.server.image decides."""
+    runtime_classes: Mapping[str, bool] = field(default_factory=dict)
+    """By backend: whether the RuntimeClass that it needs exists. Backends that need none are absent."""
+
+
+def request_of(spec: ModelDeploymentSpec, need: int, token_bytes: int) -> Request:
+    """Give what a spec by itself asks for one replica; what depends on other objects is left at its default."""
+    wish = spec.placement
+    return Request(
+        need=need,
+        policy=wish.policy,
+        devices=tuple(wish.devices),
+        selector=wish.selector,
+        preferences=tuple(wish.preferences),
+        min_tokens_per_second=wish.min_tokens_per_second,
+        token_bytes=token_bytes,
+        replica_spread=wish.replica_spread,
+        node_selector=wish.node_selector,
+        tolerations=tuple(spec.server.tolerations),
+        allow_cpu=wish.allow_cpu,
+        allow_integrated=wish.allow_integrated,
+        on_cpu=spec.serving.gpu_layers == 0,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One device and what was found about it."""
+
+    device: Device
+    verdict: Verdict
+    detail: str = ""
+    available: int = 0
+    shortfall: int = 0
