@@ -102,9 +102,33 @@ def test_scale_reads_and_writes_the_fields_it_should(server: ApiServer) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({}, ""),
+        ({"budget": "Auto", "reserve": "512Mi", "labels": {"team": "a"}}, ""),
+        ({"budget": "Unlimited"}, ""),
+        ({"budget": "20Gi"}, ""),
+        ({"budget": "1.5Gi"}, ""),
+        ({"budget": "much"}, "budget is Auto, Unlimited, or a quantity like 20Gi"),
+        ({"budget": "-1Gi"}, "budget is Auto"),
+        ({"reserve": "half"}, "reserve is a quantity like 512Mi"),
+    ],
+)
+def test_what_an_owner_may_say_of_a_gpu(server: ApiServer, spec: dict[str, object], words: str) -> None:
+    body = {"apiVersion": "paddock.dev/v1alpha1", "kind": "GPU", "metadata": {"name": "said"}, "spec": spec}
+    answer = server.call("POST", f"{GPUS}?dryRun=All", body)
+    assert answer.status == (422 if words else 201), answer.message
+    assert words in answer.message
+    if not words:
+        assert answer.body["spec"]["budget"] == spec.get("budget", "Auto")
+
+
 def test_the_table_of_kubectl_get_has_a_cell_for_every_column(server: ApiServer) -> None:
     server.call("POST", DEPLOYMENTS, deployment("shown"))
-    server.call("POST", GPUS, {"apiVersion": "paddock.dev/v1alpha1", "kind": "GPU", "metadata": {"name": "g"}})
+    server.call(
+        "POST", GPUS, {"apiVersion": "paddock.dev/v1alpha1", "kind": "GPU", "metadata": {"name": "g"}, "spec": {}}
+    )
     device = {"gpu": "g", "name": "CUDA1", "nameInPod": "CUDA0", "backend": "CUDA", "needBytes": 2**40}
     placement = {"replica": 0, "podName": "p", "node": "node1", "reason": "r", "since": SINCE, "devices": [device]}
     conditions = [_condition(kind) for kind in ("Placed", "Verified", "Available")]

@@ -1,12 +1,15 @@
 """The arithmetic of what a device has left, taints, and GPU objects read as devices."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddock.api.gpu import GPUStatus
+from paddock.api.gpu import GPUSpec, GPUStatus
 from paddock.api.modeldeployment import Toleration
-from paddock.core.fleet import Device, Taint, device_of
+from paddock.core.fleet import Device, Holder, Node, Taint, device_of, limit_of
+from paddock.core.quantity import UNLIMITED
 from support.builders import GIB, MIB, claim, device, fleet
 
 SIZES = st.integers(0, 80).map(lambda steps: steps * 256 * MIB)
@@ -118,3 +121,61 @@ def test_a_gpu_that_no_agent_has_vouched_for_is_not_ready() -> None:
     assert not one.ready
     assert one.why_not == "no report yet"
     assert (one.total, one.free) == (None, None)
+
+
+BUDGETS = st.none() | SIZES | st.just(UNLIMITED)
+
+
+@given(devices(), BUDGETS, st.none() | RESERVES, RESERVES)
+def test_a_budget_is_never_exceeded_and_never_makes_room(
+    one: Device, budget: int | None, own: int | None, reserve: int
+) -> None:
+    limited = replace(one, budget=budget, reserve=own)
+    available = limited.available(reserve)
+    if budget == UNLIMITED:
+        assert available == limited.capacity(reserve) - limited.reserved
+        return
+    assert limited.capacity(reserve) <= (one.total or 0)
+    assert available <= replace(one, reserve=own).available(reserve)
+    if budget is not None and available:
+        assert limited.reserved + available <= budget
+
+
+def test_what_the_owner_says_of_a_gpu_goes_before_the_fleets_settings() -> None:
+    said = GPUSpec.model_validate({"budget": "8Gi", "reserve": "1Gi", "labels": {"team": "a"}})
+    one = device_of("gpu-a", status(memory={"total": "12Gi", "free": "11Gi"}), spec=said)
+    assert (one.budget, one.reserve, one.labels) == (8 * GIB, GIB, {"team": "a"})
+    assert one.capacity(512 * MIB) == 8 * GIB
+    assert replace(one, budget=None).capacity(512 * MIB) == 11 * GIB
+    assert replace(one, budget=None).available(512 * MIB) == 10 * GIB
+    free = device_of("gpu-a", status(memory={"total": "12Gi"}), spec=GPUSpec(budget="Unlimited"))
+    assert free.available(0) == UNLIMITED
+    assert device_of("gpu-a", status(memory={"total": "12Gi"})).budget is None
+
+
+def test_who_has_the_memory_is_told_most_first() -> None:
+    claims = (claim("default/a-0"), claim("default/b-0", 3 * GIB), claim("default/a-1", 4 * GIB))
+    one = device(total=12 * GIB, free=2 * GIB, claims=tuple(replace(each, resident=True) for each in claims))
+    assert one.holders(0) == (Holder("default/a", 5 * GIB), Holder("default/b", 3 * GIB), Holder(None, 2 * GIB))
+    assert replace(one, free=None).holders(0)[-1] == Holder("default/b", 3 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("fleet_says", "node_says", "limit"),
+    [
+        ("Unlimited", None, UNLIMITED),
+        ("Auto", None, 32 * GIB),
+        ("20Gi", None, 20 * GIB),
+        ("20Gi", "Auto", 32 * GIB),
+        ("Auto", "4Gi", 4 * GIB),
+        ("4Gi", "Unlimited", UNLIMITED),
+        ("4Gi", "nonsense", UNLIMITED),
+    ],
+)
+def test_host_memory_is_limited_by_the_node_or_the_fleet(fleet_says: str, node_says: str | None, limit: int) -> None:
+    node = Node("node1", memory=32 * GIB, budget=node_says)
+    assert replace(fleet(node1=node), host_budget=fleet_says).host_limit(node) == limit
+
+
+def test_a_node_of_unknown_memory_has_no_automatic_limit() -> None:
+    assert limit_of("Auto", None) == UNLIMITED

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from paddock.api.gpu import DeviceType
 from paddock.api.modeldeployment import AllowIntegrated, DeviceRef, PlacementSpec, Toleration
 from paddock.api.vocabulary import Reason, Verdict
+from paddock.core.filters import allows, names
 from paddock.core.fleet import Device, Fleet, Node, Taint
-from paddock.core.placement import Placement, Unplaceable, allows, names, place
+from paddock.core.placement import Placement, Unplaceable, place
+from paddock.core.quantity import UNLIMITED
 from paddock.core.request import Request
 from support.builders import GIB, GTX_1060, INTEL, MIB, RTX_4080, RTX_6000, claim, device, fleet, laptop
 
@@ -312,6 +314,12 @@ CASES: dict[Verdict, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]]
         {},
         "needs 4 GiB, has 2.5 GiB left of 11.5 GiB (9 GiB used by others than Paddock)",
     ),
+    Verdict.HOST_MEMORY: (
+        {"claims": (replace(claim(), host_bytes=3 * GIB),)},
+        {"host_need": 2 * GIB},
+        {"budget": "4Gi"},
+        "needs 2 GiB of host memory, its node has 1 GiB left for models",
+    ),
     Verdict.CHOSEN: ({}, {}, {}, "11.5 GiB left of 11.5 GiB"),
 }
 
@@ -482,3 +490,50 @@ def test_a_changed_wish_allows_what_runs_or_not(
 ) -> None:
     node = None if labels is None else Node("node1", labels=labels)
     assert allows(PlacementSpec.model_validate(wish), on, node) is allowed
+
+
+# Budgets
+
+
+def test_a_refusal_names_the_device_with_what_is_needed_and_what_is_left() -> None:
+    limited = replace(RTX_4080, budget=4 * GIB, claims=(claim("default/a-0", 3 * GIB),), free=None)
+    found = refused(Request(need=2 * GIB), fleet(limited))
+    assert found.message == (
+        "0 of 1 devices fit: 1 NoRoom. Nearest is NVIDIA GeForce RTX 4080 Laptop GPU (0000:02:00.0) on node1: "
+        "needs 2 GiB, has 1 GiB left of 4 GiB (3 GiB for default/a), 1 GiB short"
+    )
+    assert found.nearest is not None
+    assert found.nearest.shortage.to_dict() == {
+        "gpu": RTX_4080.gpu,
+        "node": "node1",
+        "memory": "Device",
+        "requiredBytes": 2 * GIB,
+        "availableBytes": GIB,
+        "holders": [{"deployment": "default/a", "bytes": 3 * GIB}],
+    }
+    small = refused(Request(need=5 * GIB), fleet(limited))
+    assert small.reason is Reason.INSUFFICIENT_MEMORY
+    assert small.nearest is not None
+    assert (small.nearest.shortage.required_bytes, small.nearest.shortage.available_bytes) == (5 * GIB, 4 * GIB)
+    assert small.nearest.shortage.holders == []
+
+
+def test_host_memory_that_is_missing_is_told_as_such() -> None:
+    held = replace(RTX_4080, claims=(replace(claim(), host_bytes=3 * GIB),))
+    where = replace(fleet(held, RTX_6000), host_budget="4Gi")
+    request = Request(need=GIB, host_need=2 * GIB)
+    assert chosen(request, where) == RTX_6000.gpu
+    only = refused(replace(request, node_selector={"kubernetes.io/hostname": "node1"}), where)
+    assert only.reason is Reason.NO_DEVICE
+    alone = refused(request, replace(fleet(held), host_budget="4Gi"))
+    assert alone.reason is Reason.WAITING_FOR_DEVICE
+    assert alone.nearest is not None
+    shortage = alone.nearest.shortage
+    assert (shortage.memory, shortage.required_bytes, shortage.available_bytes) == ("Host", 2 * GIB, GIB)
+
+
+def test_a_device_without_limit_takes_whatever_its_owner_answers_for() -> None:
+    where = fleet(replace(GTX_1060, budget=UNLIMITED, claims=(claim(size=9 * GIB),)))
+    found = place(Request(need=20 * GIB), where)
+    assert isinstance(found, Placement)
+    assert found.reason.endswith("the only device that fits; needs 20 GiB of no limit left")

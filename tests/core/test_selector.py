@@ -8,13 +8,14 @@ import pytest
 from paddock.api.modeldeployment import PlacementSpec
 from paddock.api.selector import DeviceSelector, Vendor
 from paddock.api.vocabulary import Reason, Verdict
+from paddock.core.filters import allows
 from paddock.core.fleet import Device, Node
-from paddock.core.placement import Placement, Unplaceable, allows, place
+from paddock.core.placement import Placement, Unplaceable, place
 from paddock.core.request import Request
 from paddock.core.selector import mismatch, vendor_of
 from support.builders import GIB, GTX_1060, INTEL, RTX_4080, RTX_6000, device, fleet
 
-ADA = replace(RTX_4080, compute_capability="8.9")
+ADA = replace(RTX_4080, compute_capability="8.9", labels={"team": "a"})
 NODE = Node("node1", labels={"zone": "a", "disk": "fast"})
 
 
@@ -48,6 +49,8 @@ def selector(**fields: Any) -> DeviceSelector:
         ({"pciIds": ["0000:01:00.0"]}, "PCI address 0000:02:00.0 is not one of 0000:01:00.0"),
         ({"nodeLabels": {"zone": "a"}}, None),
         ({"nodeLabels": {"zone": "b", "rack": "1"}}, "the node lacks rack=1, zone=b"),
+        ({"gpuLabels": {"team": "a"}}, None),
+        ({"gpuLabels": {"team": "b"}}, "the GPU lacks team=b"),
         ({"vendors": ["NVIDIA"], "minMemory": "1Ti"}, "it has 11.99 GiB in all, less than minMemory 1Ti"),
     ],
 )

@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paddock.api.modeldeployment import ModelDeploymentStatus, Need
+from paddock.api.queue import Shortage
 from paddock.api.vocabulary import ConditionType, Reason
 from paddock.core.deployment import Deployment, placement_hash, revision
 from paddock.core.plan import plan
 from paddock.core.replica import Replica
-from paddock.core.status import MESSAGE_LIMIT, Finding, Outcome, status_of
+from paddock.core.status import MESSAGE_LIMIT, Finding, Outcome, changes, status_of
 from support.builders import GIB, LATER, NOW, deployment, older, record, replica
 
 ACCEPTED = Finding("True", Reason.VALID, "the spec is valid")
@@ -449,3 +450,16 @@ def test_nothing_is_claimed_that_was_not_seen(
         assert says["Available"][0] == "True"
     again = status_of(applied(TWO, found), outcome(TWO, *replicas, accepted=accepted, unplaced=unplaced), LATER)
     assert again == found
+
+
+def test_what_is_missing_is_told_while_it_is_missing() -> None:
+    shortage = Shortage(gpu="gpu-a", node="node1", memory="Device", required_bytes=2, available_bytes=1)
+    waits = Finding("False", Reason.WAITING_FOR_DEVICE, "no room", shortage)
+    assert status(ONE, unplaced=waits).shortage == shortage
+    assert status(ONE).shortage is None
+
+
+def test_a_patch_takes_off_what_is_absent_now_also_inside_objects() -> None:
+    before = {"a": 1, "b": {"c": 1, "d": 2}, "e": [1, 2], "f": {"g": 1}}
+    after = {"a": 1, "b": {"d": 3}, "e": [1], "h": {}}
+    assert changes(after, before) == {"f": None, "b": {"c": None, "d": 3}, "e": [1], "h": {}}

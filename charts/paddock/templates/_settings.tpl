@@ -10,6 +10,7 @@ Environment given in values comes first, so that every setting can be reached.
   "PADDOCK_AGENT_SECRET" "paddock-agent"
   "PADDOCK_AGENT_TTL" (int .Values.operator.agentTtlSeconds | toString)
   "PADDOCK_ALLOWED_IMAGES" (.Values.images.allowed | toJson)
+  "PADDOCK_HOST_BUDGET" .Values.server.hostBudget
   "PADDOCK_IMAGE_PULL_POLICY" .Values.images.pullPolicy
   "PADDOCK_LEADER_ELECTION" "true"
   "PADDOCK_LEASE_SECONDS" (int .Values.operator.leaseSeconds | toString)

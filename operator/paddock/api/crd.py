@@ -7,7 +7,7 @@ from typing import Any
 import yaml  # in the extra `cli`; neither the operator nor the agent imports this module
 from pydantic import BaseModel
 
-from paddock.api.gpu import GPUStatus
+from paddock.api.gpu import GPUSpec, GPUStatus
 from paddock.api.modeldeployment import MAX_NAME, ModelDeploymentSpec, ModelDeploymentStatus
 from paddock.api.schema import Schema, structural
 from paddock.api.selector import rules
@@ -56,7 +56,8 @@ class Kind:
     description: str
     status: type[BaseModel]
     columns: tuple[Column, ...]
-    spec: type[BaseModel] | None = None
+    spec: type[BaseModel]
+    spec_required: bool = True
     short_names: tuple[str, ...] = ()
     rules: tuple[tuple[str, Any], ...] = ()
     scalable: bool = False
@@ -74,14 +75,13 @@ class Kind:
             "kind": {"type": "string", "description": "Kind of this object."},
             "metadata": {"type": "object"},
         }
-        if self.spec:
-            properties["spec"] = structural(self.spec, defaults=True)
+        properties["spec"] = structural(self.spec, defaults=True)
         properties["status"] = structural(self.status, defaults=False)
         return {
             "description": self.description,
             "type": "object",
             **dict(self.rules),
-            **({"required": ["spec"]} if self.spec else {}),
+            **({"required": ["spec"]} if self.spec_required else {}),
             "properties": properties,
         }
 
@@ -155,7 +155,9 @@ GPU = Kind(
     plural="gpus",
     scope="Cluster",
     description="One physical device of the fleet, as the agent of its node reports it, and what is reserved on it. "
-    "Written by the operator alone.",
+    "The operator makes it and writes its status; spec is for the owner of the fleet.",
+    spec=GPUSpec,
+    spec_required=False,
     status=GPUStatus,
     columns=(
         Column("Node", ".status.node"),
@@ -168,6 +170,7 @@ GPU = Kind(
         Column("Reserved", ".status.memory.reserved"),
         Column("Ready", _condition(ConditionType.READY)),
         Column("Deployments", ".status.deployments"),
+        Column("Budget", ".spec.budget", wide=True),
         Column("UUID", ".status.uuid", wide=True),
         Column("PCI", ".status.pciId", wide=True),
         Column("Backends", ".status.backends", wide=True),

@@ -7,7 +7,11 @@ from pydantic import Field
 
 from paddock.api.base import Model
 from paddock.api.modeldeployment import Condition
-from paddock.api.selector import ATOMIC
+from paddock.api.selector import ATOMIC, Labels, like
+
+QUANTITY = r"[0-9]+([.][0-9]+)?([KMGT]i?|k)?"
+SIZE_PATTERN = f"^{QUANTITY}$"
+BUDGET_PATTERN = f"^(Auto|Unlimited|{QUANTITY})$"
 
 
 class DeviceType(StrEnum):
@@ -16,6 +20,36 @@ class DeviceType(StrEnum):
     DISCRETE = "Discrete"
     INTEGRATED = "Integrated"
     REMOTE = "Remote"
+
+
+class GPUSpec(Model):
+    """What the owner of the fleet says about the device. The operator reads it and never writes it."""
+
+    budget: Annotated[
+        str,
+        Field(
+            max_length=20,
+            pattern=BUDGET_PATTERN,
+            json_schema_extra=like(BUDGET_PATTERN, "budget is Auto, Unlimited, or a quantity like 20Gi"),
+        ),
+    ] = "Auto"
+    """Memory that models may have on it together: Auto (what is free, less the reserve), a quantity (at most so much of
+    it), or Unlimited (no figure of its memory is held against a model; whoever says so answers for it). What already
+    runs stays."""
+    reserve: (
+        Annotated[
+            str,
+            Field(
+                max_length=20,
+                pattern=SIZE_PATTERN,
+                json_schema_extra=like(SIZE_PATTERN, "reserve is a quantity like 512Mi"),
+            ),
+        ]
+        | None
+    ) = None
+    """Memory kept free on it, in place of the operator's setting server.reserve."""
+    labels: Labels = {}
+    """Labels by which selectors find it."""
 
 
 class Memory(Model):
@@ -40,6 +74,8 @@ class Reservation(Model):
     """UID of the ModelDeployment."""
     bytes: int
     """Bytes, a multiple of 256 MiB."""
+    host_bytes: int | None = None
+    """Bytes of host memory beside it, on the device's node."""
     since: Annotated[str, Field(json_schema_extra={"format": "date-time"})]
     """When it was made."""
 

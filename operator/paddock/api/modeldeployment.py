@@ -1,12 +1,13 @@
 """ModelDeployment: one GGUF model, served whole on one device per replica."""
 
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, WithJsonSchema
 
 from paddock.api.base import Model
-from paddock.api.selector import ATOMIC, PCI_PATTERN, DeviceSelector, Preference, Quantity, rules
+from paddock.api.queue import Shortage
+from paddock.api.selector import ATOMIC, PCI_PATTERN, DeviceSelector, Preference, Quantity, like, rules
 
 MAX_NAME = 40
 """Longest name of a ModelDeployment: its Service has the same name, its pods add a revision and a number."""
@@ -178,11 +179,6 @@ DEVICE_RULES = rules(
 
 
 UUID_PATTERN = "^[A-Za-z0-9-]+$"
-
-
-def like(pattern: str, message: str) -> dict[str, Any]:
-    """Give schema extras that say in words what a pattern asks for."""
-    return rules((f"self.matches('{pattern}')", message))
 
 
 class DeviceRef(Model):
@@ -470,6 +466,8 @@ class ModelDeploymentStatus(Model):
     """URL inside the cluster, OpenAI-compatible."""
     need: Need | None = None
     """Memory that one replica needs."""
+    shortage: Shortage | None = None
+    """While a replica waits for memory: where it came nearest to a device, what is missing, and who holds it."""
     placements: Annotated[
         list[ReplicaPlacement],
         Field(json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["podName"]}),

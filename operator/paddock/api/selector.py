@@ -29,6 +29,11 @@ def rules(*pairs: tuple[str, str], **extra: Any) -> dict[str, Any]:
     return {"x-kubernetes-validations": [{"rule": rule, "message": message} for rule, message in pairs], **extra}
 
 
+def like(pattern: str, message: str) -> dict[str, Any]:
+    """Give schema extras that say in words what a pattern asks for."""
+    return rules((f"self.matches('{pattern}')", message))
+
+
 class Vendor(StrEnum):
     """Makers of GPUs."""
 
@@ -67,6 +72,8 @@ class DeviceSelector(Model):
     """PCI addresses, any of them, on whatever node."""
     node_labels: Labels = {}
     """Labels that the device's node must have."""
+    gpu_labels: Labels = {}
+    """Labels that the device must have in GPU.spec.labels."""
 
 
 class Preference(Model):

@@ -44,6 +44,8 @@ class Annotation:
     """On a Pod: hash of spec.placement when the decision was taken."""
     RESTARTED_AT = f"{GROUP}/restarted-at"
     """On a ModelDeployment: any new value rolls every replica once (`paddock restart`)."""
+    HOST_BUDGET = f"{GROUP}/host-budget"
+    """On a Node: host memory that models may have there: Auto, Unlimited or a quantity."""
     REPLICA = f"{GROUP}/replica"
     """On a Pod: the number of the replica, from 0."""
 
@@ -307,6 +309,7 @@ class Verdict(StrEnum):
     VOLUME_ELSEWHERE = "VolumeElsewhere"
     MODEL_TOO_BIG = "ModelTooBig"
     NO_ROOM = "NoRoom"
+    HOST_MEMORY = "HostMemory"
 
 
 VERDICTS: dict[Verdict, Entry] = {
@@ -352,4 +355,8 @@ VERDICTS: dict[Verdict, Entry] = {
         "Even empty it has less memory than the need.", "Shorten contextLength or use a smaller quantisation."
     ),
     Verdict.NO_ROOM: Entry("It fits an empty device, but others hold the memory now.", "Wait, or free it."),
+    Verdict.HOST_MEMORY: Entry(
+        "The device has room, but the host memory that models may have on its node is spoken for.",
+        "Wait, or raise `server.hostBudget` in the chart's values or the node's annotation paddock.dev/host-budget.",
+    ),
 }

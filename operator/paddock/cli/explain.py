@@ -17,10 +17,10 @@ from paddock.cli.table import Cell, Column, Row
 from paddock.cli.target import Session
 from paddock.cli.words import age, clean, size
 from paddock.cli.words import model_of as short
+from paddock.core.filters import Judged
 from paddock.core.fleet import Device
 from paddock.core.placement import Placement
 from paddock.core.quantity import human, round_up
-from paddock.core.request import Judged
 
 BAR = 24
 """Characters of the longest bar."""

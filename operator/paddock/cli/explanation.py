@@ -3,19 +3,19 @@
 Pure: values in, values out. Nothing of the past is worked out again; what is computed is marked as of now.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from paddock.api.modeldeployment import Need, ReplicaPlacement
-from paddock.api.vocabulary import GRANULE, VERDICTS, ConditionType, Verdict
+from paddock.api.vocabulary import VERDICTS, ConditionType, Verdict
 from paddock.cli.reading import Gpu, Model
 from paddock.controller.store import node_of
+from paddock.core.filters import Judged
 from paddock.core.fleet import Device, Fleet, Node, device_of
 from paddock.core.placement import Placement, Unplaceable, place
 from paddock.core.quantity import round_up
-from paddock.core.request import Judged, Request, request_of
+from paddock.core.request import Request, request_of
 
 JSON = dict[str, Any]
 
@@ -131,9 +131,10 @@ def _request(model: Model, need: int, replica: int, own: ReplicaPlacement | None
     spec = model.spec
     assert spec is not None  # noqa: S101 the caller looked
     siblings = [one.pod_name for one in model.status.placements if own is None or one.pod_name != own.pod_name]
-    token_bytes = model.status.need.bytes_per_token if model.status.need is not None else None
+    known = model.status.need
+    host, token = (known.host_bytes, known.bytes_per_token or 0) if known is not None else (0, 0)
     return replace(
-        request_of(spec, need, token_bytes or 0),
+        request_of(spec, need, host, token),
         siblings=frozenset(f"{model.namespace}/{name}" for name in siblings),
         seed=f"{model.uid} {replica}",
     )
@@ -153,21 +154,14 @@ def fleet_of(seen: Seen, own: ReplicaPlacement | None, namespace: str) -> tuple[
     else:
         nodes = {node.name: node for node in map(node_of, seen.nodes)}
     pod = f"{namespace}/{own.pod_name}" if own else ""
-    devices = sorted((device_of(gpu.name, gpu.status, resident) for gpu in gpus), key=lambda one: one.gpu)
+    devices = sorted((device_of(gpu.name, gpu.status, resident, gpu.spec) for gpu in gpus), key=lambda one: one.gpu)
     return Fleet(nodes, tuple(devices)).without([pod]), tuple(assumptions)
 
 
 def holders_of(device: Device) -> Iterable[Holder]:
     """Give who holds the memory of a device: the deployments, then what Paddock did not place."""
-    held: Counter[str] = Counter()
-    for claim in device.claims:
-        held[claim.deployment] += claim.bytes
-    for deployment, size in sorted(held.items(), key=lambda one: (-one[1], one[0])):
-        yield Holder(device.gpu, deployment, size)
-    # Free memory is known in steps: less than one of them may be nothing.
-    foreign = device.capacity(0) - device.reserved - device.available(0)
-    if foreign >= GRANULE:
-        yield Holder(device.gpu, None, foreign)
+    for one in device.holders(0):
+        yield Holder(device.gpu, one.deployment, one.bytes)
 
 
 def to_dict(explanation: Explanation) -> JSON:

@@ -1,12 +1,12 @@
 """Objects of the API server, read leniently into the models: what is broken is passed over, never a traceback."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
 
-from paddock.api.gpu import GPUStatus
+from paddock.api.gpu import GPUSpec, GPUStatus
 from paddock.api.modeldeployment import Condition, ModelDeploymentSpec, ModelDeploymentStatus
 from paddock.api.vocabulary import ConditionType
 
@@ -19,6 +19,7 @@ class Gpu:
 
     name: str
     status: GPUStatus
+    spec: GPUSpec = field(default_factory=GPUSpec)
 
     @property
     def ready(self) -> bool:
@@ -74,7 +75,8 @@ def gpus_of(objects: Iterable[JSON]) -> list[Gpu]:
     found = []
     for one in objects:
         try:
-            found.append(Gpu(one["metadata"]["name"], GPUStatus.model_validate(one.get("status") or {})))
+            name, status = one["metadata"]["name"], GPUStatus.model_validate(one.get("status") or {})
+            found.append(Gpu(name, status, GPUSpec.model_validate(one.get("spec") or {})))
         except ValidationError:
             continue
     return sorted(found, key=_order)

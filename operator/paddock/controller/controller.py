@@ -56,7 +56,7 @@ class Controller:
     def __init__(self, cluster: Cluster, settings: Settings) -> None:
         self.cluster, self.settings, self.world = cluster, settings, World()
         self.queue: WorkQueue[Key] = WorkQueue()
-        self.ledger = Ledger(cluster, settings.reserve_bytes, self._fleet_changed, self._reservations_lost)
+        self.ledger = Ledger(cluster, settings, self._fleet_changed, self._reservations_lost)
         self.events = Events(cluster, settings.pod_name)
         self.volumes = Volumes(cluster, self.world.nodes)
         self._tasks: list[asyncio.Task[None]] = []

@@ -11,11 +11,14 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from paddock.api.gpu import GPUStatus, Reservation
+from pydantic import ValidationError
+
+from paddock.api.gpu import GPUSpec, GPUStatus, Reservation
 from paddock.api.vocabulary import API_VERSION
 from paddock.controller.cluster import GPUS, JSON, Cluster, ClusterError
+from paddock.controller.settings import Settings
 from paddock.controller.store import older
-from paddock.core.fleet import Claim, Device, Fleet, Node, device_of
+from paddock.core.fleet import Device, Fleet, Node, device_of
 from paddock.core.inventory import merge
 from paddock.core.quantity import mebibytes
 
@@ -25,6 +28,15 @@ log = logging.getLogger("paddock.ledger")
 def now() -> str:
     """Give the time in RFC 3339, in seconds."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _spec_of(body: Mapping[str, Any]) -> GPUSpec:
+    """Read what the owner says; nothing where another version's schema let something pass that is none."""
+    try:
+        return GPUSpec.model_validate(body.get("spec") or {})
+    except ValidationError as error:
+        log.warning("spec of GPU %s cannot be read: %s", body["metadata"]["name"], error)
+        return GPUSpec()
 
 
 class ConflictError(Exception):
@@ -37,6 +49,8 @@ class Entry:
     def __init__(self, name: str) -> None:
         self.name = name
         self.version = ""
+        self.spec = GPUSpec()
+        """What the owner of the fleet says; never written here."""
         self.stored: GPUStatus | None = None
         self.observed: GPUStatus | None = None
         self.adding: dict[str, Reservation] = {}
@@ -86,12 +100,13 @@ class Ledger:
     def __init__(
         self,
         cluster: Cluster,
-        reserve: int,
+        settings: Settings,
         changed: Callable[[], None],
         lost: Callable[[frozenset[str]], None],
     ) -> None:
         """Call `changed` when room may have appeared, and `lost` with pods that somebody else took off a GPU object."""
-        self._cluster, self._reserve, self._changed, self._lost = cluster, reserve, changed, lost
+        self._cluster, self._changed, self._lost = cluster, changed, lost
+        self._reserve, self._host_budget = settings.reserve_bytes, settings.host_budget
         self._entries: dict[str, Entry] = {}
         self._by_pod: dict[str, str] = {}
         self.resident: set[str] = set()
@@ -116,13 +131,14 @@ class Ledger:
             return
         entry.version = version
         status = body.get("status")
-        before, pods = entry.stored, entry.pods
+        before, pods = (entry.stored, entry.spec), entry.pods
+        entry.spec = _spec_of(body)
         entry.stored = GPUStatus.model_validate(status) if status else None
         entry.pods = frozenset(one.pod for one in entry.stored.reservations) if entry.stored else frozenset()
         lost = pods - entry.pods - entry.removing.keys()
         if lost:
             self._lost(lost)
-        if entry.stored == before:
+        if (entry.stored, entry.spec) == before:
             return
         entry.device = None
         for pod in entry.pods:
@@ -171,16 +187,14 @@ class Ledger:
                 entry.device = self._device(entry)
             if entry.device is not None:
                 devices.append(entry.device)
-        return Fleet(nodes, tuple(devices), self._reserve)
+        return Fleet(nodes, tuple(devices), self._reserve, self._host_budget)
 
     def _device(self, entry: Entry) -> Device | None:
         status = entry.wanted()
         if status is None:
             return None
-        device = device_of(entry.name, status)
-        return device.with_claims(
-            Claim(one.pod, one.deployment, one.bytes, resident=one.pod in self.resident) for one in entry.reservations
-        )
+        current = status.model_copy(update={"reservations": entry.reservations})
+        return device_of(entry.name, current, self.resident, entry.spec)
 
     def set_resident(self, pod: str, *, resident: bool) -> None:
         """Note whether the driver's figures show a pod's memory."""

@@ -8,14 +8,12 @@ becomes a condition.
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from paddock.api.gpu import Reservation
 from paddock.api.vocabulary import Reason
 from paddock.controller.cluster import Cluster, ClusterError, deployment_path, namespaced
+from paddock.controller.decisions import Accepted, record_of, request_for, reservation_of
 from paddock.controller.ledger import ConflictError, now
-from paddock.controller.models import Found
 from paddock.controller.parts import Parts
 from paddock.controller.pauses import Pauses
 from paddock.controller.proof import Prover
@@ -24,17 +22,17 @@ from paddock.controller.settings import Settings
 from paddock.controller.store import World
 from paddock.core import args, images
 from paddock.core.deployment import Deployment, placement_hash, revision
+from paddock.core.filters import allows, names
 from paddock.core.fleet import Fleet
-from paddock.core.need import MemoryNeed, need
+from paddock.core.need import need
 from paddock.core.objects import mount_of
-from paddock.core.placement import Placement, Unplaceable, allows, names, place
+from paddock.core.placement import Placement, Unplaceable, place
 from paddock.core.plan import Plan, Removal, Wanted, plan
 from paddock.core.pod import CONTEXT_CHECKPOINTS, Mounted, PodSettings, bind, pod_name, server_pod
-from paddock.core.quantity import round_up
 from paddock.core.replica import Record, Replica
-from paddock.core.request import Request, request_of
+from paddock.core.request import Request
 from paddock.core.source import FileSource, Source, parse_source
-from paddock.core.status import Finding, Outcome, status_of
+from paddock.core.status import Finding, Outcome, changes, status_of
 
 if TYPE_CHECKING:
     from paddock.api.modeldeployment import Need
@@ -44,17 +42,6 @@ FLEET_CAN_HELP = (Reason.NO_NODE_AGENT, Reason.MODEL_NOT_FOUND, Reason.INSPECTIO
 """An inspector pod that ends is a change of the fleet too: it may have read the file for several deployments."""
 LONGEST_PUT_OFF = 2.0
 """Seconds by which Service and first status may be put off while other deployments wait for their pods."""
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """A spec that can be served: the source, its header and the need."""
-
-    source: Source
-    found: Found
-    need: MemoryNeed
-    cpu_bytes: int
-    """Host memory of a replica on the CPU."""
 
 
 class Reconciler:
@@ -147,7 +134,7 @@ class Reconciler:
             if record is None or record.gpu is None or self._ledger.booked(one.key, record.gpu):
                 continue
             log.warning("%s: its reservation on %s was lost, and is put back", one.key, record.gpu)
-            await self._ledger.rebook(record.gpu, self._reservation(deployment, one.key, record))
+            await self._ledger.rebook(record.gpu, reservation_of(deployment, one.key, record))
 
     def _plan(self, deployment: Deployment) -> Plan:
         replicas = self._world.replicas.of(deployment.key)
@@ -267,17 +254,17 @@ class Reconciler:
     async def _start(self, deployment: Deployment, wanted: Wanted, accepted: Accepted, steps: Plan) -> Finding | None:
         name = pod_name(deployment, revision(deployment), wanted.number, wanted.attempt)
         key = f"{deployment.namespace}/{name}"
-        request = self._request(deployment, accepted, wanted)
+        request = request_for(deployment, accepted, wanted, self._world, self._settings)
         for _ in range(8):
             fleet = self._ledger.fleet(self._world.nodes).without((key,))
             decision = place(request, fleet)
             if isinstance(decision, Unplaceable):
                 return await self._make_room(deployment, wanted, request, fleet, decision, steps)
-            record = self._record(deployment, accepted, decision)
+            record = record_of(deployment, accepted, decision, self._world, self._settings)
             if isinstance(record, Finding):
                 return record
             if record.gpu is not None:
-                self._ledger.assume(record.gpu, self._reservation(deployment, key, record))
+                self._ledger.assume(record.gpu, reservation_of(deployment, key, record))
             self._world.making.add(key)
             try:
                 return await self._create(deployment, wanted, accepted, record, decision)
@@ -297,7 +284,8 @@ class Reconciler:
         steps: Plan,
     ) -> Finding:
         """Nothing fits beside the old replica: end it first, but only if its room is then enough."""
-        finding = Finding("False", refusal.reason, refusal.message)
+        shortage = refusal.nearest.shortage if refusal.nearest is not None else None
+        finding = Finding("False", refusal.reason, refusal.message, shortage)
         old = wanted.replacing
         if old is None or steps.leaving or steps.removals:
             return finding
@@ -305,75 +293,6 @@ class Reconciler:
             return finding
         await self._remove(deployment, (Removal(old, "its successor needs the room"),))
         return Finding("False", Reason.ROLLING_OUT, f"{old.name} makes room: {refusal.message}")
-
-    def _request(self, deployment: Deployment, accepted: Accepted, wanted: Wanted) -> Request:
-        spec = deployment.spec
-        assert spec is not None  # noqa: S101 accepted
-        # The pod that is replaced is no sibling: its successor keeps to its device and apart from the others.
-        siblings = frozenset(one.key for one in self._world.replicas.of(deployment.key) if one != wanted.replacing)
-        vendor = self._settings.runtime_classes.get("nvidia")
-        chosen = spec.server.runtime_class_name or vendor
-        request = request_of(spec, round_up(accepted.need.device_bytes), accepted.need.token_bytes)
-        return replace(
-            request,
-            # The CPU is for when no device fits, not for when the agents have not told of theirs yet.
-            allow_cpu=request.allow_cpu and (request.on_cpu or self._world.fleet_is_known),
-            siblings=siblings,
-            seed=f"{deployment.uid} {wanted.number}",
-            file_nodes=accepted.found.file_nodes,
-            volume_nodes=accepted.found.volume_nodes,
-            backends=images.backends_of(spec.server.image)
-            if spec.server.image
-            else images.known_backends(self._settings.server_images),
-            runtime_classes={"CUDA": chosen is not None and chosen in self._world.runtime_classes},
-        )
-
-    def _record(self, deployment: Deployment, accepted: Accepted, decision: Placement) -> Record | Finding:
-        """Write the decision down; a Finding when no image or node can be named."""
-        spec, device = deployment.spec, decision.device
-        assert spec is not None  # noqa: S101 accepted
-        node = decision.node
-        if device is None and node is None and isinstance(accepted.source, FileSource):
-            return Finding("False", Reason.NO_DEVICE, "no node with the file can take a replica on the CPU")
-        backend = device.backend if device is not None else images.CPU
-        known = self._world.nodes.get(node or "")
-        image = spec.server.image or images.server_image(
-            backend,
-            architecture=known.architecture if known is not None else "amd64",
-            driver=device.driver if device is not None else None,
-            overrides=self._settings.server_images,
-        )
-        if image is None:
-            return Finding("False", Reason.NO_IMAGE, f"no server image for {backend} on {node}")
-        binding = bind(device, self._settings.runtime_classes)
-        base = Record(
-            gpu=None,
-            node=node,
-            need=round_up(accepted.need.device_bytes) if device is not None else 0,
-            reason=decision.reason,
-            since=now(),
-            policy=spec.placement.policy,
-            image=image,
-            host_weights=accepted.need.host_weights,
-        )
-        if device is None:
-            return base
-        return replace(
-            base,
-            gpu=device.gpu,
-            uuid=device.uuid,
-            pci_id=device.pci_id,
-            name=device.name,
-            name_in_pod=binding.name_in_pod or "",
-            backend=device.backend,
-            description=device.description,
-            device_weights=accepted.need.device_weights,
-        )
-
-    def _reservation(self, deployment: Deployment, pod: str, record: Record) -> Reservation:
-        return Reservation(
-            pod=pod, deployment=deployment.key, uid=deployment.uid, bytes=record.need, since=record.since
-        )
 
     async def _create(
         self, deployment: Deployment, wanted: Wanted, accepted: Accepted, record: Record, decision: Placement
@@ -450,7 +369,7 @@ class Reconciler:
         there = self._world.replicas.get(key)
         record = there.record if there is not None else None
         if record is not None and record.gpu is not None:
-            await self._ledger.rebook(record.gpu, self._reservation(deployment, key, record))
+            await self._ledger.rebook(record.gpu, reservation_of(deployment, key, record))
         await self._ledger.release(key, keep=record.gpu if record is not None else None)
         self._look_again(deployment.key, 1.0)
 
@@ -484,7 +403,7 @@ class Reconciler:
         status = status_of(latest, Outcome(finding, steps, unplaced, need_), now()).to_dict()
         if status == latest.status:
             return
-        patch = {name: None for name in latest.status if name not in status} | status
+        patch = changes(status, latest.status)
         path = deployment_path(latest.namespace, latest.name) + "/status"
         try:
             body = await self._cluster.patch(path, {"status": patch})

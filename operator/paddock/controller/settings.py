@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from paddock.core.fleet import AUTO, NO_LIMIT
 from paddock.core.pod import SERVER_USER
 from paddock.core.quantity import parse_quantity
 from paddock.core.source import ModelRoot
@@ -48,6 +49,9 @@ class Settings(BaseModel):
     """imagePullPolicy of server and inspector pods."""
     reserve: str = "0"
     """Memory kept free on each GPU, as a quantity."""
+    host_budget: str = NO_LIMIT
+    """Host memory that servers with a GPU may have on one node together: Auto (all that the kubelet gives to pods),
+    Unlimited (the scheduler alone decides), or a quantity. A node's annotation paddock.dev/host-budget goes first."""
     server_user: Annotated[int, Field(ge=1)] = SERVER_USER
     """User and group id of server and inspector pods."""
     leader_election: bool = True
@@ -71,6 +75,11 @@ class Settings(BaseModel):
         if parse_quantity(value) < 0:
             raise ValueError("must not be negative")
         return value
+
+    @field_validator("host_budget")
+    @classmethod
+    def _budget(cls, value: str) -> str:
+        return value if value in (AUTO, NO_LIMIT) else cls._quantity(value)
 
     @property
     def reserve_bytes(self) -> int:

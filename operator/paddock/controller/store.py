@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from paddock.api.vocabulary import Annotation
 from paddock.core.deployment import Deployment, deployment_of
 from paddock.core.fleet import Node, Taint
+from paddock.core.quantity import parse_quantity
 from paddock.core.replica import Replica, replica_of
 
 
@@ -138,7 +140,16 @@ def node_of(body: Mapping[str, Any]) -> Node:
             Taint(one["key"], one.get("value", ""), one.get("effect", "")) for one in spec.get("taints") or ()
         ),
         architecture=(status.get("nodeInfo") or {}).get("architecture") or "amd64",
+        memory=_bytes((status.get("allocatable") or {}).get("memory")),
+        budget=(meta.get("annotations") or {}).get(Annotation.HOST_BUDGET),
     )
+
+
+def _bytes(quantity: str | None) -> int | None:
+    try:
+        return int(parse_quantity(quantity)) if quantity else None
+    except ValueError:
+        return None
 
 
 @dataclass

@@ -3,13 +3,17 @@
 Built by the operator from Node and GPU objects; read by `placement`. Never changed in place.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from paddock.api.gpu import DeviceType, GPUStatus
+from paddock.api.gpu import DeviceType, GPUSpec, GPUStatus
 from paddock.api.modeldeployment import Toleration
-from paddock.api.vocabulary import ConditionType
-from paddock.core.quantity import parse_quantity
+from paddock.api.vocabulary import GRANULE, ConditionType
+from paddock.core.quantity import UNLIMITED, parse_quantity
+
+AUTO, NO_LIMIT = "Auto", "Unlimited"
+"""Words for a budget, beside a quantity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,10 @@ class Node:
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     architecture: str = "amd64"
+    memory: int | None = None
+    """Bytes of host memory that the kubelet gives to pods."""
+    budget: str | None = None
+    """The node's own word on the host memory that models may have; None for the fleet's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +65,16 @@ class Claim:
     bytes: int
     resident: bool = False
     """Whether the driver's free memory already shows it: the pod is Ready."""
+    host_bytes: int = 0
+    """Of host memory, on the device's node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who has memory. Bytes; no deployment: something that Paddock did not place."""
+
+    deployment: str | None
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +104,12 @@ class Device:
     """When not ready: the message of its Ready condition."""
     ambiguous: bool = False
     claims: tuple[Claim, ...] = ()
+    budget: int | None = None
+    """Bytes that models may have on it at most; UNLIMITED: no figure of its memory is held against a model."""
+    reserve: int | None = None
+    """Bytes kept free on it; None for the fleet's."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels that its owner gave it, in GPU.spec."""
 
     @property
     def pinnable(self) -> bool:
@@ -102,8 +126,11 @@ class Device:
         return sum(claim.bytes for claim in self.claims)
 
     def capacity(self, reserve: int) -> int:
-        """Bytes that models may have on it when it is empty."""
-        return max(0, (self.total or 0) - reserve)
+        """Bytes that models may have on it when it is empty; `reserve` is the fleet's, its own goes first."""
+        if self.budget == UNLIMITED:
+            return UNLIMITED
+        most = max(0, (self.total or 0) - (reserve if self.reserve is None else self.reserve))
+        return most if self.budget is None else min(most, self.budget)
 
     def available(self, reserve: int) -> int:
         """Bytes that one more model may have: the smaller of ledger and observation, never below 0.
@@ -111,10 +138,24 @@ class Device:
         The first term guards against our own claims that are still on their way, the second against strangers.
         """
         ledger = self.capacity(reserve) - self.reserved
-        if self.free is None:
+        if self.free is None or self.budget == UNLIMITED:
             return max(0, ledger)
         pending = sum(claim.bytes for claim in self.claims if not claim.resident)
-        return max(0, min(ledger, self.free - pending - reserve))
+        return max(0, min(ledger, self.free - pending - (reserve if self.reserve is None else self.reserve)))
+
+    def holders(self, reserve: int) -> tuple[Holder, ...]:
+        """Give who has its memory: the deployments, most first, then what Paddock did not place."""
+        return self.holders_within(self.capacity(reserve), self.available(reserve))
+
+    def holders_within(self, capacity: int, available: int) -> tuple[Holder, ...]:
+        """Give the same where capacity and what is available are known already."""
+        held: Counter[str] = Counter()
+        for claim in self.claims:
+            held[claim.deployment] += claim.bytes
+        out = tuple(Holder(name, size) for name, size in sorted(held.items(), key=lambda one: (-one[1], one[0])))
+        foreign = capacity - self.reserved - available
+        # Free memory is known in steps: less than one of them may be nothing.
+        return (*out, Holder(None, foreign)) if foreign >= GRANULE else out
 
     def with_claims(self, claims: Iterable[Claim]) -> "Device":
         """Give the same device with other claims."""
@@ -142,16 +183,47 @@ class Fleet:
     nodes: Mapping[str, Node] = field(default_factory=dict)
     devices: tuple[Device, ...] = ()
     reserve: int = 0
-    """Bytes kept free on each device."""
+    """Bytes kept free on each device that does not say itself."""
+    host_budget: str = NO_LIMIT
+    """Host memory that models may have on a node that does not say itself: Auto (all that pods may have), Unlimited, or
+    a quantity."""
 
     def without(self, pods: Iterable[str]) -> "Fleet":
         """Give the fleet as if these pods (namespace/name) had returned what they hold."""
         gone = frozenset(pods)
         return replace(self, devices=tuple(device.without(gone) for device in self.devices))
 
+    def host_limit(self, node: Node) -> int:
+        """Give the bytes of host memory that models may have on a node."""
+        return limit_of(self.host_budget if node.budget is None else node.budget, node.memory)
 
-def device_of(gpu: str, status: GPUStatus, resident: frozenset[str] | set[str] = frozenset()) -> Device:
-    """Turn a GPU object's status into a device; `resident` holds the pods (namespace/name) that are Ready."""
+    def host_claims(self) -> Mapping[str, int]:
+        """Give the bytes of host memory that servers with a device have, by node."""
+        out: Counter[str] = Counter()
+        for device in self.devices:
+            for claim in device.claims:
+                out[device.node] += claim.host_bytes
+        return out
+
+
+def limit_of(budget: str, whole: int | None) -> int:
+    """Turn a budget into bytes; `whole` is what Auto means. What cannot be read limits nothing."""
+    if budget == AUTO:
+        return UNLIMITED if whole is None else whole
+    try:
+        return UNLIMITED if budget == NO_LIMIT else max(0, int(parse_quantity(budget)))
+    except ValueError:
+        return UNLIMITED
+
+
+def device_of(
+    gpu: str,
+    status: GPUStatus,
+    resident: frozenset[str] | set[str] = frozenset(),
+    spec: GPUSpec | None = None,
+) -> Device:
+    """Turn a GPU object into a device; `resident` holds the pods (namespace/name) that are Ready."""
+    spec = spec or GPUSpec()
     ready = next((one for one in status.conditions if one.type == ConditionType.READY), None)
     memory = status.memory
     return Device(
@@ -174,6 +246,10 @@ def device_of(gpu: str, status: GPUStatus, resident: frozenset[str] | set[str] =
         why_not=ready.message if ready is not None else "no report yet",
         ambiguous=bool(status.ambiguous),
         claims=tuple(
-            Claim(one.pod, one.deployment, one.bytes, resident=one.pod in resident) for one in status.reservations
+            Claim(one.pod, one.deployment, one.bytes, one.pod in resident, one.host_bytes or 0)
+            for one in status.reservations
         ),
+        budget=None if spec.budget == AUTO else limit_of(str(spec.budget), None),
+        reserve=int(parse_quantity(spec.reserve)) if spec.reserve is not None else None,
+        labels=spec.labels,
     )

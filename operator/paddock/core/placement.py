@@ -6,23 +6,17 @@ the last tie-break is a fixed total order. Every device gets a verdict with numb
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paddock.api.gpu import DeviceType
-from paddock.api.modeldeployment import AllowIntegrated, DeviceRef, PlacementSpec, ReplicaSpread
-from paddock.api.vocabulary import GRANULE, Reason, Verdict
-from paddock.core.fleet import Device, Fleet, Node
+from paddock.api.modeldeployment import AllowIntegrated, ReplicaSpread
+from paddock.api.vocabulary import Reason, Verdict
+from paddock.core.filters import Judged, describe, judge_all, names, node_refusal
+from paddock.core.fleet import Device, Fleet
 from paddock.core.policy import POLICIES
 from paddock.core.quantity import human
-from paddock.core.request import Judged, Request
-from paddock.core.selector import mismatch, normal_pci_id, weight_of
-
-SATISFIED_TAINTS = (
-    "node.kubernetes.io/unschedulable",
-    "node.kubernetes.io/not-ready",
-    "node.kubernetes.io/unreachable",
-)
-"""Taints that a node's own state stands for; they are told by their own verdicts."""
+from paddock.core.request import Request
+from paddock.core.selector import weight_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +38,8 @@ class Unplaceable:
     reason: Reason
     message: str
     judged: tuple[Judged, ...] = ()
+    nearest: Judged | None = None
+    """Where only memory is missing: the device that came nearest. What it lacks is its `shortage`."""
 
 
 MOST_DETAILS = 4
@@ -60,7 +56,7 @@ def place(request: Request, fleet: Fleet) -> Placement | Unplaceable:
         return Unplaceable(
             Reason.CPU_NOT_ALLOWED, "serving.gpuLayers is 0, which needs placement.allowCPU to be true; it is false"
         )
-    judged = tuple(_judge(device, request, fleet) for device in fleet.devices)
+    judged = judge_all(request, fleet)
     if request.devices:
         return _verbatim(request, judged, fleet)
     fitting = [one for one in judged if one.verdict is Verdict.FITS]
@@ -68,7 +64,7 @@ def place(request: Request, fleet: Fleet) -> Placement | Unplaceable:
         one.device.type is DeviceType.DISCRETE for one in fitting
     ):
         judged = tuple(
-            _refused(one, Verdict.TYPE_NOT_ALLOWED, "a discrete GPU fits")
+            replace(one, verdict=Verdict.TYPE_NOT_ALLOWED, why="a discrete GPU fits")
             if one.verdict is Verdict.FITS and one.device.type is DeviceType.INTEGRATED
             else one
             for one in judged
@@ -86,7 +82,7 @@ def _on_cpu(request: Request, fleet: Fleet, why: str, judged: tuple[Judged, ...]
     """Serve from host memory. Only a file that lies on some nodes decides the node; else the scheduler does."""
     if request.file_nodes is None:
         return Placement(None, 0, f"on the CPU: {why}", judged)
-    refusals = {name: _node_refusal(fleet.nodes.get(name), request) for name in sorted(request.file_nodes)}
+    refusals = {name: node_refusal(fleet.nodes.get(name), request) for name in sorted(request.file_nodes)}
     good = [name for name, refusal in refusals.items() if refusal is None]
     if good:
         # Siblings go round the nodes: no ledger of host memory is kept that could tell which is emptier.
@@ -188,128 +184,8 @@ def _verbatim(request: Request, judged: tuple[Judged, ...], fleet: Fleet) -> Pla
     return _unplaceable(request, judged)
 
 
-def names(ref: DeviceRef, device: Device) -> bool:
-    """Tell whether a reference means this device."""
-    if ref.uuid is not None:
-        return device.uuid is not None and device.uuid.lower() == ref.uuid.lower()
-    if ref.node != device.node:
-        return False
-    if ref.pci_id is not None:
-        return device.pci_id is not None and device.pci_id == normal_pci_id(ref.pci_id)
-    if ref.index is not None:
-        return device.index == ref.index
-    return device.name == ref.name
-
-
-def allows(wish: PlacementSpec, device: Device | None, node: Node | None) -> bool:
-    """Tell whether a spec allows what a running replica has: a device, or the CPU (None), on a node.
-
-    Room and readiness are no question here, nor is the policy: its change moves nothing.
-    """
-    if any(node is None or node.labels.get(key) != value for key, value in wish.node_selector.items()):
-        return False
-    if device is None:
-        return wish.allow_cpu and not wish.devices
-    if wish.selector is not None and mismatch(wish.selector, device, node) is not None:
-        return False
-    if wish.devices:
-        return any(names(ref, device) for ref in wish.devices)
-    return device.type is not DeviceType.INTEGRATED or wish.allow_integrated is not AllowIntegrated.NEVER
-
-
-def describe(ref: DeviceRef) -> str:
-    """Give a reference in words."""
-    if ref.uuid is not None:
-        return f"uuid {ref.uuid}"
-    what = next(
-        f"{key} {value}"
-        for key, value in (("pciId", ref.pci_id), ("index", ref.index), ("name", ref.name))
-        if value is not None
-    )
-    return f"{what} on {ref.node}"
-
-
-def _judge(device: Device, request: Request, fleet: Fleet) -> Judged:
-    """Give the first filter's refusal, or Fits."""
-    available = device.available(fleet.reserve)
-    if request.devices and not any(names(ref, device) for ref in request.devices):
-        return Judged(device, Verdict.NOT_SELECTED, "not named in placement.devices", available)
-    if request.selector is not None:
-        excluded = mismatch(request.selector, device, fleet.nodes.get(device.node))
-        if excluded is not None:
-            return Judged(device, Verdict.NOT_SELECTED, f"placement.selector: {excluded}", available)
-    refusal = _node_refusal(fleet.nodes.get(device.node), request) or _device_refusal(device, request)
-    if refusal is not None:
-        return Judged(device, refusal[0], refusal[1], available)
-    capacity = device.capacity(fleet.reserve)
-    if request.need > capacity:
-        detail = f"needs {human(request.need)}, has {human(capacity)} when empty"
-        return Judged(device, Verdict.MODEL_TOO_BIG, detail, available, request.need - capacity)
-    if request.need > available:
-        left = f"{human(available)} left of {human(capacity)}"
-        detail = f"needs {human(request.need)}, has {left}{_holders(device, fleet.reserve)}"
-        return Judged(device, Verdict.NO_ROOM, detail, available, request.need - available)
-    return Judged(device, Verdict.FITS, f"{human(available)} left of {human(capacity)}", available)
-
-
-def _node_refusal(node: Node | None, request: Request) -> tuple[Verdict, str] | None:
-    if node is None or not node.ready:
-        return Verdict.NODE_NOT_READY, "the node is not Ready" if node else "the node does not exist"
-    if not node.schedulable:
-        return Verdict.NODE_UNSCHEDULABLE, "the node is cordoned"
-    missing = [f"{key}={value}" for key, value in request.node_selector.items() if node.labels.get(key) != value]
-    if missing:
-        return Verdict.NODE_NOT_SELECTED, f"the node lacks {', '.join(sorted(missing))}"
-    for taint in node.taints:
-        blocking = taint.effect in ("NoSchedule", "NoExecute") and taint.key not in SATISFIED_TAINTS
-        if blocking and not taint.tolerated_by(request.tolerations):
-            return Verdict.NODE_TAINTED, f"taint {taint.key}={taint.value}:{taint.effect} is not tolerated"
-    if request.file_nodes is not None and node.name not in request.file_nodes:
-        return Verdict.MODEL_MISSING, "the model file is not on the node"
-    if request.volume_nodes is not None and node.name not in request.volume_nodes:
-        return Verdict.VOLUME_ELSEWHERE, "the claim's volume cannot be mounted there"
-    return None
-
-
-def _device_refusal(device: Device, request: Request) -> tuple[Verdict, str] | None:
-    if not device.ready or device.total is None:
-        return Verdict.NOT_READY, (device.why_not if not device.ready else "") or "its memory is unknown"
-    if request.backends is not None and device.backend not in request.backends:
-        return Verdict.BACKEND_MISSING, f"no server image for backend {device.backend}"
-    if not request.runtime_classes.get(device.backend, True):
-        return Verdict.RUNTIME_CLASS_MISSING, f"no RuntimeClass for backend {device.backend}"
-    if device.type is DeviceType.REMOTE:
-        return Verdict.TYPE_NOT_ALLOWED, "an RPC device belongs to another machine"
-    if device.type is DeviceType.INTEGRATED and request.allow_integrated is AllowIntegrated.NEVER:
-        return Verdict.TYPE_NOT_ALLOWED, "allowIntegrated is Never"
-    if device.ambiguous:
-        return Verdict.AMBIGUOUS, "another device looks alike and neither has an identifier"
-    if not device.pinnable:
-        return Verdict.NOT_READY, f"{device.name} has no identifier by which a pod could be given it alone"
-    return None
-
-
-def _holders(device: Device, reserve: int) -> str:
-    """Say who has the memory that is missing: deployments, and what runs beside Paddock."""
-    held: Counter[str] = Counter()
-    for claim in device.claims:
-        held[claim.deployment] += claim.bytes
-    parts = [f"{human(size)} for {name}" for name, size in sorted(held.items(), key=lambda x: (-x[1], x[0]))]
-    parts = parts[:3] + ([f"{len(parts) - 3} more"] if len(parts) > 3 else [])  # noqa: PLR2004 enough for a sentence
-    foreign = device.capacity(reserve) - device.reserved - device.available(reserve)
-    if foreign >= GRANULE:
-        parts.append(f"{human(foreign)} used by others than Paddock")
-    return f" ({', '.join(parts)})" if parts else ""
-
-
-def _refused(judged: Judged, verdict: Verdict, detail: str) -> Judged:
-    return Judged(judged.device, verdict, detail, judged.available)
-
-
 def _chosen(best: Judged, judged: tuple[Judged, ...], request: Request, why: str) -> Placement:
-    verdicts = tuple(
-        Judged(one.device, Verdict.CHOSEN, one.detail, one.available) if one is best else one for one in judged
-    )
+    verdicts = tuple(replace(one, verdict=Verdict.CHOSEN) if one is best else one for one in judged)
     device = best.device
     numbers = f"needs {human(request.need)} of {human(best.available)} left"
     return Placement(device, request.need, f"{_tell(device)}: {why}; {numbers}", verdicts, device.node)
@@ -339,16 +215,16 @@ def _unplaceable(request: Request, judged: tuple[Judged, ...]) -> Unplaceable:
         message = f"placement.selector excludes all {len(judged)} known devices. {why}"
         return Unplaceable(Reason.NO_DEVICE, message, judged)
     count = _count(meant).replace("devices fit", "named devices fit" if request.devices else "devices fit")
-    short = [one for one in meant if one.verdict is Verdict.NO_ROOM]
+    short = [one for one in meant if one.verdict in (Verdict.NO_ROOM, Verdict.HOST_MEMORY)]
     if short:
-        nearest = min(short, key=lambda one: (one.shortfall, one.device.gpu))
+        nearest = min(short, key=lambda one: (one.verdict is Verdict.HOST_MEMORY, one.shortfall, one.device.gpu))
         message = f"{count}. Nearest is {_tell(nearest.device)}: {nearest.detail}, {_missing(nearest)} short"
-        return Unplaceable(Reason.WAITING_FOR_DEVICE, message, judged)
+        return Unplaceable(Reason.WAITING_FOR_DEVICE, message, judged, nearest)
     big = [one for one in meant if one.verdict is Verdict.MODEL_TOO_BIG]
     if big:
         nearest = min(big, key=lambda one: (one.shortfall, one.device.gpu))
         message = f"{count}. The largest is {_tell(nearest.device)}: {nearest.detail}, {_missing(nearest)} too small"
-        return Unplaceable(Reason.INSUFFICIENT_MEMORY, message, judged)
+        return Unplaceable(Reason.INSUFFICIENT_MEMORY, message, judged, nearest)
     if all(one.verdict is Verdict.MODEL_MISSING for one in meant):
         nodes = ", ".join(sorted({one.device.node for one in meant}))
         return Unplaceable(Reason.MODEL_NOT_FOUND, f"{count}. The model file is not on {nodes}", judged)

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from paddock.api.modeldeployment import Policy
+from paddock.core.filters import Judged
 from paddock.core.fleet import Device
-from paddock.core.request import Judged, Request
+from paddock.core.request import Request
 
 Key = tuple[int, ...]
 NEAR_FASTEST = 25

@@ -7,6 +7,8 @@ from paddock.api.vocabulary import GRANULE
 
 MIB = 1024 * 1024
 _GIB = 1024 * MIB
+UNLIMITED = 2**62
+"""Bytes that stand for no limit at all."""
 _FACTORS = {
     "": Decimal(1),
     "n": Decimal("0.000000001"),
@@ -66,6 +68,8 @@ def human(value: int, *, up: bool = False) -> str:
     Rounded down to a hundredth, which shows every multiple of 256 MiB exactly: what is left never reads as enough for
     a need that is larger. `up` rounds up, for what is missing.
     """
+    if value >= UNLIMITED // 2:
+        return "no limit"
     if value >= _GIB:
         hundredths = -(-value * 100 // _GIB) if up else value * 100 // _GIB
         return f"{hundredths / 100:.2f}".rstrip("0").rstrip(".") + " GiB"

@@ -31,6 +31,8 @@ class Record:
     description: str = ""
     host_weights: int = 0
     device_weights: int = 0
+    host_need: int = 0
+    """Host memory beside a device."""
 
     def dumps(self) -> str:
         """Give it as JSON for an annotation."""
@@ -55,7 +57,7 @@ class Record:
             raise ValueError(str(error)) from error
 
 
-_NUMBERS = frozenset({"need", "host_weights", "device_weights"})
+_NUMBERS = frozenset({"need", "host_weights", "device_weights", "host_need"})
 _OPTIONAL = frozenset({"gpu", "node", "uuid", "pci_id"})
 
 

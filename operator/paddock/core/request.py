@@ -1,4 +1,4 @@
-"""What a replica asks for, and what was found about each device."""
+"""What a replica asks for."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,8 +12,6 @@ from paddock.api.modeldeployment import (
     Toleration,
 )
 from paddock.api.selector import DeviceSelector, Preference
-from paddock.api.vocabulary import Verdict
-from paddock.core.fleet import Device
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +20,8 @@ class Request:
 
     need: int
     """On the device, a multiple of 256 MiB."""
+    host_need: int = 0
+    """In host memory, beside a device."""
     policy: Policy = Policy.AUTO
     devices: tuple[DeviceRef, ...] = ()
     selector: DeviceSelector | None = None
@@ -51,11 +51,12 @@ class Request:
     """By backend: whether the RuntimeClass that it needs exists. Backends that need none are absent."""
 
 
-def request_of(spec: ModelDeploymentSpec, need: int, token_bytes: int) -> Request:
+def request_of(spec: ModelDeploymentSpec, need: int, host_need: int, token_bytes: int) -> Request:
     """Give what a spec by itself asks for one replica; what depends on other objects is left at its default."""
     wish = spec.placement
     return Request(
         need=need,
+        host_need=host_need,
         policy=wish.policy,
         devices=tuple(wish.devices),
         selector=wish.selector,
@@ -69,14 +70,3 @@ def request_of(spec: ModelDeploymentSpec, need: int, token_bytes: int) -> Reques
         allow_integrated=wish.allow_integrated,
         on_cpu=spec.serving.gpu_layers == 0,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """One device and what was found about it."""
-
-    device: Device
-    verdict: Verdict
-    detail: str = ""
-    available: int = 0
-    shortfall: int = 0

@@ -1,6 +1,7 @@
 """Which devices a selector means, and which of its parts excludes one."""
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 
 from paddock.api.gpu import DeviceType
@@ -91,10 +92,16 @@ def _address(selector: DeviceSelector, device: Device, _: Node | None) -> str | 
     return None
 
 
-def _labels(selector: DeviceSelector, _: Device, node: Node | None) -> str | None:
-    there = node.labels if node is not None else {}
-    missing = sorted(f"{key}={value}" for key, value in selector.node_labels.items() if there.get(key) != value)
-    return f"the node lacks {', '.join(missing)}" if missing else None
+def _labels(selector: DeviceSelector, device: Device, node: Node | None) -> str | None:
+    missing = _missing(selector.node_labels, node.labels if node is not None else {})
+    if missing:
+        return f"the node lacks {missing}"
+    missing = _missing(selector.gpu_labels, device.labels)
+    return f"the GPU lacks {missing}" if missing else None
+
+
+def _missing(wanted: Mapping[str, str], there: Mapping[str, str]) -> str:
+    return ", ".join(sorted(f"{key}={value}" for key, value in wanted.items() if there.get(key) != value))
 
 
 def _version(text: str | None) -> tuple[int, ...] | None:

@@ -13,6 +13,7 @@ from paddock.api.modeldeployment import (
     PlacedDevice,
     ReplicaPlacement,
 )
+from paddock.api.queue import Shortage
 from paddock.api.vocabulary import ConditionType, Reason
 from paddock.core.deployment import Deployment
 from paddock.core.objects import endpoint
@@ -33,6 +34,8 @@ class Finding:
     status: Truth
     reason: Reason
     message: str
+    shortage: Shortage | None = None
+    """What memory is missing, where that is the cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +61,25 @@ def status_of(deployment: Deployment, outcome: Outcome, now: str) -> ModelDeploy
         selector=",".join(f"{key}={value}" for key, value in sorted(deployment.selector.items())),
         endpoint=endpoint(deployment),
         need=outcome.need or _stored_need(deployment),
+        shortage=outcome.unplaced.shortage if outcome.unplaced is not None else None,
         placements=[placed for one in replicas if (placed := _placement(one))],
         conditions=[
             _condition(type_, finding, before.get(type_), deployment.generation, now)
             for type_, finding in findings.items()
         ],
     )
+
+
+def changes(after: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the merge patch that makes `after` of `before`: what is absent now is taken off, also inside objects."""
+    out: dict[str, Any] = {name: None for name in before if name not in after}
+    for name, value in after.items():
+        known = before.get(name)
+        if isinstance(value, Mapping) and isinstance(known, Mapping):
+            out[name] = changes(value, known)
+        elif value != known or name not in before:
+            out[name] = value
+    return out
 
 
 def _condition(

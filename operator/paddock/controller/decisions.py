@@ -1,0 +1,114 @@
+"""What is asked for a replica, and how the decision is written down: values from what the operator has seen."""
+
+from dataclasses import dataclass, replace
+
+from paddock.api.gpu import Reservation
+from paddock.api.vocabulary import Reason
+from paddock.controller.ledger import now
+from paddock.controller.models import Found
+from paddock.controller.settings import Settings
+from paddock.controller.store import World
+from paddock.core import images
+from paddock.core.deployment import Deployment
+from paddock.core.need import MemoryNeed
+from paddock.core.placement import Placement
+from paddock.core.plan import Wanted
+from paddock.core.pod import bind
+from paddock.core.quantity import round_up
+from paddock.core.replica import Record
+from paddock.core.request import Request, request_of
+from paddock.core.source import FileSource, Source
+from paddock.core.status import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A spec that can be served: the source, its header and the need."""
+
+    source: Source
+    found: Found
+    need: MemoryNeed
+    cpu_bytes: int
+    """Host memory of a replica on the CPU."""
+
+
+def request_for(
+    deployment: Deployment, accepted: Accepted, wanted: Wanted, world: World, settings: Settings
+) -> Request:
+    """Give what one replica asks for, beside its spec: its siblings, where the file is, what the cluster has."""
+    spec = deployment.spec
+    assert spec is not None  # noqa: S101 accepted
+    # The pod that is replaced is no sibling: its successor keeps to its device and apart from the others.
+    siblings = frozenset(one.key for one in world.replicas.of(deployment.key) if one != wanted.replacing)
+    chosen = spec.server.runtime_class_name or settings.runtime_classes.get("nvidia")
+    need, image = accepted.need, spec.server.image
+    request = request_of(spec, round_up(need.device_bytes), need.host_bytes, need.token_bytes)
+    return replace(
+        request,
+        # The CPU is for when no device fits, not for when the agents have not told of theirs yet.
+        allow_cpu=request.allow_cpu and (request.on_cpu or world.fleet_is_known),
+        siblings=siblings,
+        seed=f"{deployment.uid} {wanted.number}",
+        file_nodes=accepted.found.file_nodes,
+        volume_nodes=accepted.found.volume_nodes,
+        backends=images.backends_of(image) if image else images.known_backends(settings.server_images),
+        runtime_classes={"CUDA": chosen is not None and chosen in world.runtime_classes},
+    )
+
+
+def record_of(
+    deployment: Deployment, accepted: Accepted, decision: Placement, world: World, settings: Settings
+) -> Record | Finding:
+    """Write the decision down; a Finding when no image or node can be named."""
+    spec, device = deployment.spec, decision.device
+    assert spec is not None  # noqa: S101 accepted
+    node = decision.node
+    if device is None and node is None and isinstance(accepted.source, FileSource):
+        return Finding("False", Reason.NO_DEVICE, "no node with the file can take a replica on the CPU")
+    backend = device.backend if device is not None else images.CPU
+    known = world.nodes.get(node or "")
+    image = spec.server.image or images.server_image(
+        backend,
+        architecture=known.architecture if known is not None else "amd64",
+        driver=device.driver if device is not None else None,
+        overrides=settings.server_images,
+    )
+    if image is None:
+        return Finding("False", Reason.NO_IMAGE, f"no server image for {backend} on {node}")
+    base = Record(
+        gpu=None,
+        node=node,
+        need=0,
+        reason=decision.reason,
+        since=now(),
+        policy=spec.placement.policy,
+        image=image,
+        host_weights=accepted.need.host_weights,
+    )
+    if device is None:
+        return base
+    return replace(
+        base,
+        gpu=device.gpu,
+        need=round_up(accepted.need.device_bytes),
+        uuid=device.uuid,
+        pci_id=device.pci_id,
+        name=device.name,
+        name_in_pod=bind(device, settings.runtime_classes).name_in_pod or "",
+        backend=device.backend,
+        description=device.description,
+        device_weights=accepted.need.device_weights,
+        host_need=accepted.need.host_bytes,
+    )
+
+
+def reservation_of(deployment: Deployment, pod: str, record: Record) -> Reservation:
+    """Give what is booked for a pod (namespace/name)."""
+    return Reservation(
+        pod=pod,
+        deployment=deployment.key,
+        uid=deployment.uid,
+        bytes=record.need,
+        host_bytes=record.host_need or None,
+        since=record.since,
+    )
