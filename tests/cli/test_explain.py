@@ -166,3 +166,11 @@ def test_on_the_cpu(shell: Shell, api: FakeApi) -> None:
 def test_a_replica_that_does_not_exist(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
     assert shell.run("explain", "gemma", "--replica", "3")[0] == 1
     assert capsys.readouterr().err == "error: gemma has no replica 3; it has 1, counted from 0\n"
+
+
+def test_the_place_in_the_queue_is_told(shell: Shell, api: FakeApi) -> None:
+    assert "Queue" not in shell.run("explain", "large")[1]
+    api.deployments[1]["status"]["queue"] = {"position": 3}
+    api.deployments[1]["spec"]["priority"] = 7
+    assert "Queue      place 3 (priority 7, then age)" in shell.run("explain", "large")[1]
+    assert explain(shell, "large")["recorded"]["queue"] == {"position": 3}  # type: ignore[index]

@@ -84,7 +84,7 @@ def test_every_scalar_default_is_stored(server: ApiServer) -> None:
         "policy": "Auto",
         "replicaSpread": "Device",
     }
-    assert (stored["replicas"], stored["suspend"]) == (1, False)
+    assert (stored["replicas"], stored["suspend"], stored["priority"]) == (1, False, 0)
 
 
 def test_scale_reads_and_writes_the_fields_it_should(server: ApiServer) -> None:

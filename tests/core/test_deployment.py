@@ -59,6 +59,7 @@ def test_an_object_without_spec_is_a_problem_and_no_crash() -> None:
     [
         {"replicas": 5},
         {"suspend": True},
+        {"priority": 7},
         {"placement": {"policy": "MostMemory"}},
         {"placement": {"allowCPU": True, "devices": [{"uuid": "GPU-1"}]}},
         {"serving": {"contextLength": 8192, "parallel": 1, "gpuLayers": "All", "args": []}},

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, WithJsonSchema
 
 from paddock.api.base import Model
-from paddock.api.queue import Shortage
+from paddock.api.queue import Queue, Shortage
 from paddock.api.selector import ATOMIC, PCI_PATTERN, DeviceSelector, Preference, Quantity, like, rules
 
 MAX_NAME = 40
@@ -367,6 +367,9 @@ class ModelDeploymentSpec(Model):
     """Number of servers, each on one device of its own where possible."""
     suspend: bool = False
     """True: stop every replica and give the devices back, keep the rest."""
+    priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
+    """Who waits for a device is served in this order, the highest first, then the oldest. A change moves nothing that
+    runs."""
     model: ModelSpec
     """Which model is served."""
     serving: ServingSpec = ServingSpec()
@@ -468,6 +471,8 @@ class ModelDeploymentStatus(Model):
     """Memory that one replica needs."""
     shortage: Shortage | None = None
     """While a replica waits for memory: where it came nearest to a device, what is missing, and who holds it."""
+    queue: Queue | None = None
+    """While a replica waits for memory: its place among all that wait."""
     placements: Annotated[
         list[ReplicaPlacement],
         Field(json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["podName"]}),

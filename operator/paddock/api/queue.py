@@ -32,3 +32,10 @@ class Shortage(Model):
     """What is left of it."""
     holders: Annotated[list[MemoryHolder], Field(json_schema_extra=ATOMIC)] = []
     """Who has the rest, at most ten."""
+
+
+class Queue(Model):
+    """A place in the queue of all deployments that wait for a device: by priority, then age."""
+
+    position: int
+    """From 1. Beyond 20 rounded up to one digit."""

@@ -81,6 +81,8 @@ def show(screen: Screen, explanation: Explanation, now: datetime) -> None:
     for placement in model.status.placements:
         _placement(screen, placement, now, several=several)
     _conditions(screen, model)
+    if model.status.queue is not None and model.spec is not None:
+        _fact(screen, "Queue", f"place {model.status.queue.position} (priority {model.spec.priority}, then age)")
     if model.status.need is not None:
         screen.line()
         _need(screen, model.status.need)

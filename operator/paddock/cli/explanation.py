@@ -172,6 +172,8 @@ def to_dict(explanation: Explanation) -> JSON:
         "placements": [one.to_dict() for one in model.status.placements],
         "need": model.status.need.to_dict() if model.status.need else None,
         "conditions": [one.to_dict() for one in model.status.conditions],
+        "queue": model.status.queue.to_dict() if model.status.queue else None,
+        "shortage": model.status.shortage.to_dict() if model.status.shortage else None,
     }
     out: JSON = {"name": model.name, "namespace": model.namespace, "pending": explanation.pending, "recorded": recorded}
     out["now"] = None if now is None else _now_to_dict(now)

@@ -39,6 +39,8 @@ ORPHAN_AGE = 30.0
 GROUP_PATH = f"/apis/{API_VERSION}"
 BUSY_PAUSE = 0.3
 """Seconds until a deployment that has its pod is looked at again while others wait for theirs."""
+POSITION_PAUSE = 1.0
+"""Seconds between looks at who has another place in the queue."""
 PAGE = 100
 """Objects that are read at once."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 10.0
@@ -87,7 +89,12 @@ class Controller:
                 log.warning("cannot start yet: %s; again in %.0f s", error, delay)
                 await asyncio.sleep(delay)
                 delay = min(2 * delay, LONGEST_PAUSE)
-        background = [self._resync(), self._expect_agents(), self.events.run(lambda: self.queue.idle)]
+        background = [
+            self._resync(),
+            self._expect_agents(),
+            self._tell_positions(),
+            self.events.run(lambda: self.queue.idle),
+        ]
         self._tasks += [asyncio.create_task(one) for one in background]
         log.info(
             "ready: %d deployments, %d pods, %d GPUs, %d nodes",
@@ -104,7 +111,7 @@ class Controller:
             self.agents = Agents(trust, settings.agent_port, settings.agent_ttl, self._on_report, self._on_silent)
             self.models = Models(self.cluster, self.agents, settings)
             self.models.nodes = self.world.nodes
-            parts = Parts(self.ledger, self.models, self.volumes, self.events)
+            parts = Parts(self.ledger, self.models, self.volumes, self.events, self._fleet_changed)
             self._reconciler = Reconciler(self.cluster, settings, self.world, parts, self.look_after, self.look_later)
         await self._list_fleet()
         await self._take_pods()
@@ -294,7 +301,7 @@ class Controller:
         return self.queue.waiting > 0
 
     def _fleet_changed(self) -> None:
-        """Room may have appeared: look at all that wait, oldest first, once for many changes in a row."""
+        """Room may have appeared: look at all that wait, in their order, once for many changes in a row."""
         if self._wake_pending or not self.world.waiting:
             return
         self._wake_pending = True
@@ -302,7 +309,7 @@ class Controller:
 
     def _wake_waiting(self) -> None:
         self._wake_pending = False
-        for key in list(self.world.waiting):
+        for key in self.world.waiting.in_order():
             self.queue.add((DEPLOYMENT, key))
 
     # -- agents ---------------------------------------------------------------------------------------------------
@@ -366,6 +373,13 @@ class Controller:
             await self._on_silent(node, "no agent has answered since the operator started")
         self.world.fleet_is_known = True
         self._fleet_changed()
+
+    async def _tell_positions(self) -> None:
+        """Have those looked at whose place in the queue has changed: others came before them, or went."""
+        while True:
+            await asyncio.sleep(POSITION_PAUSE)
+            for key in self.world.waiting.misplaced():
+                self.queue.add((DEPLOYMENT, key))
 
     # -- workers --------------------------------------------------------------------------------------------------
 

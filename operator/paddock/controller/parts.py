@@ -1,5 +1,6 @@
 """What a Reconciler works with."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from paddock.controller.events import Events
@@ -16,3 +17,5 @@ class Parts:
     models: Models
     volumes: Volumes
     events: Events
+    changed: Callable[[], None]
+    """To be called when room may have appeared for those who wait."""

@@ -8,6 +8,7 @@ becomes a condition.
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from paddock.api.vocabulary import Reason
@@ -29,6 +30,7 @@ from paddock.core.objects import mount_of
 from paddock.core.placement import Placement, Unplaceable, place
 from paddock.core.plan import Plan, Removal, Wanted, plan
 from paddock.core.pod import CONTEXT_CHECKPOINTS, Mounted, PodSettings, bind, pod_name, server_pod
+from paddock.core.queue import Queued, kept_for
 from paddock.core.replica import Record, Replica
 from paddock.core.request import Request
 from paddock.core.source import FileSource, Source, parse_source
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("paddock.reconcile")
 FLEET_CAN_HELP = (Reason.NO_NODE_AGENT, Reason.MODEL_NOT_FOUND, Reason.INSPECTION_FAILED, Reason.READING_HEADER)
 """An inspector pod that ends is a change of the fleet too: it may have read the file for several deployments."""
+MOST_NAMED = 3
+"""Deployments ahead in the queue that a message names."""
 LONGEST_PUT_OFF = 2.0
 """Seconds by which Service and first status may be put off while other deployments wait for their pods."""
 
@@ -63,7 +67,7 @@ class Reconciler:
             parts.volumes,
             parts.events,
         )
-        self._look_again, self._look_later = look_again, look_later
+        self._look_again, self._look_later, self._changed = look_again, look_later, parts.changed
         self._services = Services(cluster, look_again)
         self._put_off: dict[str, tuple[Need, float]] = {}
         """Deployments whose pods are made before Service and status: the need, and until when these may wait."""
@@ -74,7 +78,7 @@ class Reconciler:
         """Take one look at a deployment and do the next steps."""
         deployment = self._world.deployments.get(key)
         if deployment is None or deployment.deleting:
-            self._world.waiting.pop(key, None)
+            self._leave_queue(key)
             self._services.forget(key)
             self._pauses.forget(key)
             self._put_off.pop(key, None)
@@ -94,16 +98,23 @@ class Reconciler:
             if not self._look_later(key):
                 self._look_again(key, 0.0)
             return
+        if isinstance(accepted, Finding) and self._world.waiting.keep_only(key, set()):
+            self._changed()
         if self._waits(accepted, unplaced):
-            self._world.waiting.setdefault(key)
+            self._world.waiting.add(key)
         else:
-            self._world.waiting.pop(key, None)
+            self._leave_queue(key)
         made = isinstance(accepted, Accepted) or key in self._put_off
         try:
             if made or (steps.current and self._services.is_due(deployment)):
                 accepted = await self._services.ensure(deployment) or accepted
         finally:
             await self._report(deployment, accepted, unplaced)
+
+    def _leave_queue(self, key: str) -> None:
+        """Drop a deployment from those that wait. What was kept for it without being taken is for those behind."""
+        if self._world.waiting.forget(key):
+            self._changed()
 
     async def _advance(self, deployment: Deployment, steps: Plan) -> tuple[Accepted | Finding | None, Finding | None]:
         """Make the pods that are wanted; gives what is known of the spec, and why a replica has no device."""
@@ -235,12 +246,15 @@ class Reconciler:
         leaving = {one.name for one in steps.leaving} | {one.replica.name for one in steps.removals}
         refused: Finding | None = None
         placed = False
+        pods = {one.number: self._pod_key(deployment, one) for one in steps.wanted}
+        self._world.waiting.keep_only(deployment.key, set(pods.values()))
         for wanted in steps.wanted:
-            name = pod_name(deployment, revision(deployment), wanted.number, wanted.attempt)
-            pod = f"{deployment.namespace}/{name}"
+            pod = pods[wanted.number]
+            name = pod.partition("/")[2]
             if name in leaving:
                 continue
             if left := self._pauses.left(pod):
+                self._world.waiting.drop(deployment.key, pod)
                 self._look_again(deployment.key, left)
                 refused = refused or self._pauses.finding(pod)
                 continue
@@ -251,18 +265,23 @@ class Reconciler:
             refused = refused or finding
         return refused
 
+    def _pod_key(self, deployment: Deployment, wanted: Wanted) -> str:
+        return f"{deployment.namespace}/{pod_name(deployment, revision(deployment), wanted.number, wanted.attempt)}"
+
     async def _start(self, deployment: Deployment, wanted: Wanted, accepted: Accepted, steps: Plan) -> Finding | None:
-        name = pod_name(deployment, revision(deployment), wanted.number, wanted.attempt)
-        key = f"{deployment.namespace}/{name}"
+        key = self._pod_key(deployment, wanted)
         request = request_for(deployment, accepted, wanted, self._world, self._settings)
         for _ in range(8):
-            fleet = self._ledger.fleet(self._world.nodes).without((key,))
-            decision = place(request, fleet)
+            fleet, decision = self._ask(key, request, self._world.waiting.ahead_of(deployment))
             if isinstance(decision, Unplaceable):
-                return await self._make_room(deployment, wanted, request, fleet, decision, steps)
+                finding = await self._make_room(deployment, wanted, request, fleet, decision, steps)
+                if finding.reason not in (Reason.WAITING_FOR_DEVICE, Reason.NO_DEVICE):
+                    return finding
+                return replace(finding, position=self._world.waiting.enqueue(deployment, key, request))
             record = record_of(deployment, accepted, decision, self._world, self._settings)
             if isinstance(record, Finding):
                 return record
+            self._world.waiting.drop(deployment.key, key)
             if record.gpu is not None:
                 self._ledger.assume(record.gpu, reservation_of(deployment, key, record))
             self._world.making.add(key)
@@ -273,6 +292,16 @@ class Reconciler:
             finally:
                 self._world.making.discard(key)
         return Finding("False", Reason.WAITING_FOR_DEVICE, "the fleet keeps changing; trying again")
+
+    def _ask(self, pod: str, request: Request, ahead: list[Queued]) -> tuple[Fleet, Placement | Unplaceable]:
+        """Ask for a device beside what those ahead in the queue will take; gives the fleet that was asked, too."""
+        real = self._ledger.fleet(self._world.nodes)
+        kept, names_ = kept_for(ahead, real)
+        fleet = kept.without((pod,))
+        decision = place(request, fleet)
+        if names_ and isinstance(decision, Unplaceable) and isinstance(place(request, real.without((pod,))), Placement):
+            decision = replace(decision, message=f"{_several(names_)} ahead in the queue; {decision.message}")
+        return fleet, decision
 
     async def _make_room(
         self,
@@ -415,3 +444,10 @@ class Reconciler:
         if body["metadata"].get("generation") != latest.generation:
             # The answer already holds a change whose event will look old; nobody else would tell of it.
             self._look_again(latest.key, 0.0)
+
+
+def _several(names: list[str]) -> str:
+    """Give a few names, and how many there are beside them."""
+    shown = ", ".join(names[:MOST_NAMED])
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f"{shown}{more} {'is' if len(names) == 1 else 'are'}"

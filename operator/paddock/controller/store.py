@@ -1,14 +1,16 @@
 """What the operator has seen: small indexed stores of parsed objects, fed by lists and watches."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from paddock.api.vocabulary import Annotation
 from paddock.core.deployment import Deployment, deployment_of
 from paddock.core.fleet import Node, Taint
 from paddock.core.quantity import parse_quantity
+from paddock.core.queue import Queued, ahead_of, order_of, position
 from paddock.core.replica import Replica, replica_of
+from paddock.core.request import Request
 
 
 class Tombstones:
@@ -152,6 +154,61 @@ def _bytes(quantity: str | None) -> int | None:
         return None
 
 
+class Waiting:
+    """Deployments that wait for a change of the fleet, among them the queue of those that wait for memory."""
+
+    def __init__(self) -> None:
+        self._all: dict[str, Queued | None] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def in_order(self) -> list[str]:
+        """Give all: the queue in its order, then the others in the order in which they came."""
+        queue = sorted((one for one in self._all.values() if one is not None), key=lambda one: one.order)
+        return [one.deployment for one in queue] + [key for key, one in self._all.items() if one is None]
+
+    def add(self, key: str) -> None:
+        """Note one that waits for something else than memory, unless it is known."""
+        self._all.setdefault(key, None)
+
+    def forget(self, key: str) -> bool:
+        """Drop one; tells whether it had a place in the queue."""
+        return self._all.pop(key, None) is not None
+
+    def enqueue(self, deployment: Deployment, pod: str, request: Request) -> int:
+        """Note what a replica of a deployment asks for in vain; gives the position to tell."""
+        known = self._all.get(deployment.key)
+        requests = {**(known.requests if known is not None else {}), pod: request}
+        told = position(len(self.ahead_of(deployment)))
+        self._all[deployment.key] = Queued(order_of(deployment), requests, told)
+        return told
+
+    def misplaced(self) -> list[str]:
+        """Give those of the queue whose position is not any more what they were told."""
+        queue = sorted((one for one in self._all.values() if one is not None), key=lambda one: one.order)
+        return [one.deployment for ahead, one in enumerate(queue) if one.told != position(ahead)]
+
+    def drop(self, key: str, pod: str) -> None:
+        """Note that a deployment does not ask for a pod (namespace/name) any more."""
+        known = self._all.get(key)
+        if known is not None and pod in known.requests:
+            left = {name: request for name, request in known.requests.items() if name != pod}
+            self._all[key] = replace(known, requests=left) if left else None
+
+    def keep_only(self, key: str, pods: set[str]) -> bool:
+        """Drop what a deployment asked for other pods (namespace/name); tells whether it did."""
+        known = self._all.get(key)
+        gone = set(known.requests) - pods if known is not None else set()
+        for pod in gone:
+            self.drop(key, pod)
+        return bool(gone)
+
+    def ahead_of(self, deployment: Deployment) -> list[Queued]:
+        """Give who comes before a deployment, in order."""
+        return ahead_of((one for one in self._all.values() if one is not None), order_of(deployment))
+
+
 @dataclass
 class World:
     """What the operator has seen; shared by all workers, changed only by handlers."""
@@ -162,7 +219,7 @@ class World:
     runtime_classes: set[str] = field(default_factory=set)
     fleet_is_known: bool = False
     """Whether an agent has told of its devices, or had its time to."""
-    waiting: dict[str, None] = field(default_factory=dict)
-    """Deployments that have no device yet, oldest first; looked at again whenever room may have appeared."""
+    waiting: Waiting = field(default_factory=Waiting)
+    """Deployments that have no device yet; looked at again whenever room may have appeared."""
     making: set[str] = field(default_factory=set)
     """Pods (namespace/name) whose reservation is being written and that do not exist yet."""

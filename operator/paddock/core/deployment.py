@@ -28,6 +28,8 @@ class Deployment:
     problem: str = ""
     deleting: bool = False
     restarted_at: str = ""
+    created: str = ""
+    """RFC 3339."""
     status: Mapping[str, Any] = field(default_factory=dict, compare=False, hash=False)
 
     @property
@@ -74,6 +76,7 @@ def deployment_of(body: Mapping[str, Any]) -> Deployment:
         problem=problem,
         deleting="deletionTimestamp" in meta,
         restarted_at=(meta.get("annotations") or {}).get(Annotation.RESTARTED_AT, ""),
+        created=meta.get("creationTimestamp") or "",
         status=body.get("status") or {},
     )
 
@@ -92,7 +95,7 @@ def revision(deployment: Deployment) -> str:
     """Give the hash of what the user says about a server: a change of it rolls the replicas.
 
     Only values that differ from the defaults count, so that a new operator with new fields changes no hash. Not in it:
-    replicas, suspend, placement (looked at on its own) and the operator's own choices.
+    replicas, suspend, priority, placement (looked at on its own) and the operator's own choices.
     """
     spec = deployment.spec
     if spec is None:

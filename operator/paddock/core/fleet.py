@@ -193,6 +193,15 @@ class Fleet:
         gone = frozenset(pods)
         return replace(self, devices=tuple(device.without(gone) for device in self.devices))
 
+    def with_claim(self, gpu: str, claim: Claim) -> "Fleet":
+        """Give the fleet with one more claim."""
+        return replace(
+            self,
+            devices=tuple(
+                device.with_claims((*device.claims, claim)) if device.gpu == gpu else device for device in self.devices
+            ),
+        )
+
     def host_limit(self, node: Node) -> int:
         """Give the bytes of host memory that models may have on a node."""
         return limit_of(self.host_budget if node.budget is None else node.budget, node.memory)

@@ -13,7 +13,7 @@ from paddock.api.modeldeployment import (
     PlacedDevice,
     ReplicaPlacement,
 )
-from paddock.api.queue import Shortage
+from paddock.api.queue import Queue, Shortage
 from paddock.api.vocabulary import ConditionType, Reason
 from paddock.core.deployment import Deployment
 from paddock.core.objects import endpoint
@@ -36,6 +36,8 @@ class Finding:
     message: str
     shortage: Shortage | None = None
     """What memory is missing, where that is the cause."""
+    position: int | None = None
+    """Place in the queue, of one that waits for a device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +64,17 @@ def status_of(deployment: Deployment, outcome: Outcome, now: str) -> ModelDeploy
         endpoint=endpoint(deployment),
         need=outcome.need or _stored_need(deployment),
         shortage=outcome.unplaced.shortage if outcome.unplaced is not None else None,
+        queue=_queue(outcome.unplaced),
         placements=[placed for one in replicas if (placed := _placement(one))],
         conditions=[
             _condition(type_, finding, before.get(type_), deployment.generation, now)
             for type_, finding in findings.items()
         ],
     )
+
+
+def _queue(unplaced: Finding | None) -> Queue | None:
+    return Queue(position=unplaced.position) if unplaced is not None and unplaced.position is not None else None
 
 
 def changes(after: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
