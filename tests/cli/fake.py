@@ -256,6 +256,7 @@ class FakeApi:
         self.gpus = fleet()
         self.deployments = [serving(), waiting()]
         self.nodes = [node("node1"), node("node2")]
+        self.policies: list[JSON] = []
         self.pods = [pod("gemma")]
         self.secrets: dict[str, JSON] = {}
         self.operators: list[JSON] = []
@@ -294,7 +295,11 @@ class FakeApi:
         elif path.endswith("/pods"):
             found = [one for one in self.pods if _inside(path, one) and _labelled(one, params or {})]
         else:
-            known = {f"{GROUP}/gpus": self.gpus, "/api/v1/nodes": self.nodes}
+            known = {
+                f"{GROUP}/gpus": self.gpus,
+                f"{GROUP}/placementpolicies": self.policies,
+                "/api/v1/nodes": self.nodes,
+            }
             found = {**known, "/apis/apps/v1/deployments": self.operators}[path]
         return copy.deepcopy(found)
 

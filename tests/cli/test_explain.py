@@ -174,3 +174,15 @@ def test_the_place_in_the_queue_is_told(shell: Shell, api: FakeApi) -> None:
     api.deployments[1]["spec"]["priority"] = 7
     assert "Queue      place 3 (priority 7, then age)" in shell.run("explain", "large")[1]
     assert explain(shell, "large")["recorded"]["queue"] == {"position": 3}  # type: ignore[index]
+
+
+def test_policies_of_the_namespace_are_part_of_the_answer(shell: Shell, api: FakeApi) -> None:
+    only_small = {"namespaces": ["default"], "gpus": {"maxMemory": "8Gi"}}
+    api.policies = [
+        {"metadata": {"name": "team"}, "spec": only_small},
+        {"metadata": {"name": "x"}, "spec": {"gpus": 3}},
+    ]
+    assert verdicts(explain(shell))[PRO] == "NotAllowed"
+    api.failures[f"{GROUP}/placementpolicies"] = ApiError(403, "Forbidden", "no")
+    assert verdicts(explain(shell))[PRO] == "Chosen"
+    assert "no PlacementPolicy holds here (you may not list them)" in shell.run("explain", "gemma", width=400)[1]

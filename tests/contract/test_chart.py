@@ -374,6 +374,7 @@ def test_the_operator_may_do_what_it_does_and_no_more() -> None:
         "list node.k8s.io/runtimeclasses",
         "list paddock.dev/gpus",
         "list paddock.dev/modeldeployments",
+        "list paddock.dev/placementpolicies",
         "patch /pods/status",
         "patch paddock.dev/modeldeployments/status",
         "update coordination.k8s.io/leases",
@@ -382,6 +383,7 @@ def test_the_operator_may_do_what_it_does_and_no_more() -> None:
         "watch /pods",
         "watch paddock.dev/gpus",
         "watch paddock.dev/modeldeployments",
+        "watch paddock.dev/placementpolicies",
     }
 
 
@@ -416,6 +418,7 @@ def test_with_named_namespaces_no_namespaced_right_holds_elsewhere(
         "gpus",
         "nodes",
         "persistentvolumes",
+        "placementpolicies",
         "runtimeclasses",
     }
     roles = [role for role in of_kind(everything, "Role") if role["metadata"]["name"] == "paddock-operator-deployments"]

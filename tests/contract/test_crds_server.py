@@ -21,6 +21,7 @@ pytestmark = pytest.mark.skipif(missing_programs() is not None, reason=missing_p
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 DEPLOYMENTS = "/apis/paddock.dev/v1alpha1/namespaces/default/modeldeployments"
 GPUS = "/apis/paddock.dev/v1alpha1/gpus"
+POLICIES = GPUS.replace("gpus", "placementpolicies")
 MERGE = "application/merge-patch+json"
 SINCE = "2026-01-01T00:00:00Z"
 
@@ -31,7 +32,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
         for text in crds().values():
             answer = running.call("POST", CRDS, text, "application/yaml")
             assert answer.status == 201, answer.message
-        for path in (DEPLOYMENTS, GPUS):
+        for path in (DEPLOYMENTS, GPUS, POLICIES):
             running.wait("GET", path)
         yield running
 
@@ -100,6 +101,39 @@ def test_scale_reads_and_writes_the_fields_it_should(server: ApiServer) -> None:
         "should be less than or equal to 1000"
         in server.call("PATCH", f"{path}/scale", {"spec": {"replicas": 1001}}, MERGE).message
     )
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({}, ""),
+        (
+            {
+                "namespaces": ["team-*", "default"],
+                "defaultPolicy": "BestFit",
+                "gpus": {"vendors": ["NVIDIA"], "gpuLabels": {"pool": "a"}},
+                "maxGpuMemory": "48Gi",
+                "budgets": [{"selector": {"names": ["*4090*"]}, "memory": "20Gi"}, {"memory": "1Gi"}],
+                "maxPriority": 10,
+            },
+            "",
+        ),
+        ({"namespaces": ["Team"]}, "should match '^[-a-z0-9*?]+$'"),
+        ({"maxGpuMemory": "all"}, "memory is a quantity like 20Gi"),
+        ({"defaultPolicy": "Best"}, 'Unsupported value: "Best"'),
+        ({"budgets": [{"selector": {}}]}, "spec.budgets[0].memory: Required value"),
+    ],
+)
+def test_what_a_placement_policy_may_say(server: ApiServer, spec: dict[str, object], words: str) -> None:
+    body = {
+        "apiVersion": "paddock.dev/v1alpha1",
+        "kind": "PlacementPolicy",
+        "metadata": {"name": "said"},
+        "spec": spec,
+    }
+    answer = server.call("POST", f"{POLICIES}?dryRun=All", body)
+    assert answer.status == (422 if words else 201), answer.message
+    assert words in answer.message
 
 
 @pytest.mark.parametrize(

@@ -249,14 +249,24 @@ def test_examples_are_told_about_and_would_be_accepted(path: Path) -> None:
         assert isinstance(parse_source(spec.model.source, [root]), FileSource | ClaimSource)
 
 
+PATHS = {
+    "ModelDeployment": DEPLOYMENTS,
+    "PlacementPolicy": "/apis/paddock.dev/v1alpha1/placementpolicies",
+    "Secret": "/api/v1/namespaces/default/secrets",
+}
+
+
 def snippets() -> list[tuple[str, dict[str, Any]]]:
-    """Give every YAML block of the pages that is a spec, or a part of one, as a ModelDeployment."""
+    """Give every YAML block of the pages that is a spec, or a part of one, as a ModelDeployment; a policy as it is."""
     found = []
     for page in pages():
         blocks = re.findall(r"^ *```yaml\n(.*?)^ *```", text_of(page), re.MULTILINE | re.DOTALL)
         for number, block in enumerate(blocks):
             body = next(iter(yaml.safe_load_all(block)), None)
             if not isinstance(body, dict) or not {"spec", "placement", "serving"} & body.keys():
+                continue
+            if body.get("kind") == "PlacementPolicy":
+                found.append((f"{name_of(page)}-{number}", body))
                 continue
             spec = body.get("spec", body)
             spec = {"model": {"source": "file:///models/x.gguf"}, **spec}
@@ -283,7 +293,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 def test_an_api_server_takes_every_example_and_snippet(server: ApiServer) -> None:
     bodies = [(name_of(path), one) for path in EXAMPLES for one in documents(path)] + snippets()
     for name, body in bodies:
-        where = DEPLOYMENTS if body["kind"] == "ModelDeployment" else "/api/v1/namespaces/default/secrets"
+        where = PATHS[body["kind"]]
         answer = server.call("POST", f"{where}?dryRun=All&fieldValidation=Strict", body)
         assert answer.status == 201, f"{name}: {answer.message}"
 

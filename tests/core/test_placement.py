@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 
 from paddock.api.gpu import DeviceType
 from paddock.api.modeldeployment import AllowIntegrated, DeviceRef, PlacementSpec, Toleration
+from paddock.api.selector import DeviceSelector, Vendor
 from paddock.api.vocabulary import Reason, Verdict
 from paddock.core.filters import allows, names
 from paddock.core.fleet import Device, Fleet, Node, Taint
 from paddock.core.placement import Placement, Unplaceable, place
 from paddock.core.quantity import UNLIMITED
 from paddock.core.request import Request
+from paddock.core.rules import Rule
 from support.builders import GIB, GTX_1060, INTEL, MIB, RTX_4080, RTX_6000, claim, device, fleet, laptop
 
 SMALL = Request(need=GIB)
@@ -319,6 +321,18 @@ CASES: dict[Verdict, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]]
         {"host_need": 2 * GIB},
         {"budget": "4Gi"},
         "needs 2 GiB of host memory, its node has 1 GiB left for models",
+    ),
+    Verdict.NOT_ALLOWED: (
+        {},
+        {"rules": (Rule("team", gpus=DeviceSelector(vendors=[Vendor.AMD])),)},
+        {},
+        "PlacementPolicy team: vendor NVIDIA is not one of AMD",
+    ),
+    Verdict.OVER_QUOTA: (
+        {},
+        {"rules": (Rule("team", quota=512 * MIB),)},
+        {},
+        "needs 1 GiB, PlacementPolicy team has 512 MiB left of 512 MiB that it allows over all GPUs",
     ),
     Verdict.CHOSEN: ({}, {}, {}, "11.5 GiB left of 11.5 GiB"),
 }

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from paddock.api.gpu import GPUSpec, GPUStatus
 from paddock.api.modeldeployment import MAX_NAME, ModelDeploymentSpec, ModelDeploymentStatus
+from paddock.api.placementpolicy import PlacementPolicySpec
 from paddock.api.schema import Schema, structural
 from paddock.api.selector import rules
 from paddock.api.vocabulary import GROUP, VERSION, ConditionType
@@ -54,7 +55,7 @@ class Kind:
     plural: str
     scope: str
     description: str
-    status: type[BaseModel]
+    status: type[BaseModel] | None
     columns: tuple[Column, ...]
     spec: type[BaseModel]
     spec_required: bool = True
@@ -76,7 +77,8 @@ class Kind:
             "metadata": {"type": "object"},
         }
         properties["spec"] = structural(self.spec, defaults=True)
-        properties["status"] = structural(self.status, defaults=False)
+        if self.status is not None:
+            properties["status"] = structural(self.status, defaults=False)
         return {
             "description": self.description,
             "type": "object",
@@ -96,7 +98,7 @@ class Kind:
         }
         if self.short_names:
             names["shortNames"] = list(self.short_names)
-        subresources: dict[str, Any] = {"status": {}}
+        subresources: dict[str, Any] = {"status": {}} if self.status is not None else {}
         if self.scalable:
             subresources["scale"] = {
                 "specReplicasPath": ".spec.replicas",
@@ -107,7 +109,7 @@ class Kind:
             "name": VERSION,
             "served": True,
             "storage": True,
-            "subresources": subresources,
+            **({"subresources": subresources} if subresources else {}),
             "additionalPrinterColumns": [column.to_dict() for column in self.columns],
             "schema": {"openAPIV3Schema": self.schema},
         }
@@ -179,7 +181,24 @@ GPU = Kind(
     ),
 )
 
-KINDS = (MODEL_DEPLOYMENT, GPU)
+PLACEMENT_POLICY = Kind(
+    kind="PlacementPolicy",
+    plural="placementpolicies",
+    scope="Cluster",
+    description="What the owner of the fleet lets the ModelDeployments of some namespaces have: which GPUs, how much "
+    "of them, which priority, and how a GPU is picked by default. A change moves and ends nothing that runs.",
+    spec=PlacementPolicySpec,
+    status=None,
+    columns=(
+        Column("Namespaces", ".spec.namespaces"),
+        Column("Policy", ".spec.defaultPolicy"),
+        Column("Memory", ".spec.maxGpuMemory"),
+        Column("Priority", ".spec.maxPriority", "integer"),
+        Column("Age", ".metadata.creationTimestamp", "date"),
+    ),
+)
+
+KINDS = (MODEL_DEPLOYMENT, GPU, PLACEMENT_POLICY)
 
 
 def crds() -> dict[str, str]:

@@ -24,8 +24,8 @@ class Shortage(Model):
     """Name of the GPU object."""
     node: str
     """Its node."""
-    memory: Literal["Device", "Host"]
-    """Whose memory does not suffice: the device's, or the host's on its node."""
+    memory: Literal["Device", "Host", "Quota"]
+    """What does not suffice: the device's memory, the host's on its node, or what a PlacementPolicy allows."""
     required_bytes: int
     """What the replica needs of it."""
     available_bytes: int

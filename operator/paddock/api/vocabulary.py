@@ -105,6 +105,7 @@ class Reason(StrEnum):
     IMAGE_REFUSED = "ImageRefused"
     SOURCE_REFUSED = "SourceRefused"
     NO_IMAGE = "NoImage"
+    PRIORITY_REFUSED = "PriorityRefused"
     SERVICE_NAME_TAKEN = "ServiceNameTaken"
     # the model file
     MODEL_NOT_FOUND = "ModelNotFound"
@@ -180,6 +181,10 @@ REASONS: dict[Reason, Entry] = {
     Reason.NO_IMAGE: Entry(
         "No server image is known for the chosen device's backend, driver and processor.",
         "Set spec.server.image, or `images.servers` in the chart's values.",
+    ),
+    Reason.PRIORITY_REFUSED: Entry(
+        "spec.priority is above what a PlacementPolicy allows in the namespace. What runs stays, nothing more is started.",
+        "Lower spec.priority, or ask the owner of the fleet.",
     ),
     Reason.SERVICE_NAME_TAKEN: Entry(
         "A Service of the deployment's name exists and belongs to somebody else.",
@@ -310,6 +315,8 @@ class Verdict(StrEnum):
     MODEL_TOO_BIG = "ModelTooBig"
     NO_ROOM = "NoRoom"
     HOST_MEMORY = "HostMemory"
+    NOT_ALLOWED = "NotAllowed"
+    OVER_QUOTA = "OverQuota"
 
 
 VERDICTS: dict[Verdict, Entry] = {
@@ -355,6 +362,14 @@ VERDICTS: dict[Verdict, Entry] = {
         "Even empty it has less memory than the need.", "Shorten contextLength or use a smaller quantisation."
     ),
     Verdict.NO_ROOM: Entry("It fits an empty device, but others hold the memory now.", "Wait, or free it."),
+    Verdict.NOT_ALLOWED: Entry(
+        "A PlacementPolicy keeps the device from the namespace; the detail names it and the part that excludes it.",
+        "Use another device, or ask the owner of the fleet.",
+    ),
+    Verdict.OVER_QUOTA: Entry(
+        "The device has room, but the namespace would have more than a PlacementPolicy allows, in all or on this device.",
+        "Free memory that deployments of the policy's namespaces have, or ask the owner of the fleet.",
+    ),
     Verdict.HOST_MEMORY: Entry(
         "The device has room, but the host memory that models may have on its node is spoken for.",
         "Wait, or raise `server.hostBudget` in the chart's values or the node's annotation paddock.dev/host-budget.",

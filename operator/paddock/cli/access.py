@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 JSON = dict[str, Any]
 GROUP_PATH = f"/apis/{API_VERSION}"
 GPUS = f"{GROUP_PATH}/gpus"
+POLICIES = f"{GROUP_PATH}/placementpolicies"
 CHAT_SECONDS = 600.0
 """How long an answer of a model may take."""
 

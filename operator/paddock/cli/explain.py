@@ -6,12 +6,12 @@ from rich.text import Text
 
 from paddock.api.modeldeployment import Need, ReplicaPlacement
 from paddock.api.vocabulary import REASONS, ConditionType, Label, Reason, Verdict
-from paddock.cli.access import GPUS, JSON, Api, find
+from paddock.cli.access import GPUS, JSON, POLICIES, Api, find
 from paddock.cli.explanation import Explanation, Now, Seen, explain, ranked, to_dict
 from paddock.cli.get import reason_of
 from paddock.cli.output import Output
 from paddock.cli.problem import ApiError, Problem
-from paddock.cli.reading import Model, gpus_of, model_of
+from paddock.cli.reading import Model, gpus_of, model_of, rules_of
 from paddock.cli.screen import Screen
 from paddock.cli.table import Cell, Column, Row
 from paddock.cli.target import Session
@@ -50,14 +50,16 @@ async def look(api: Api) -> Seen:
     nodes = await _if_allowed(api, "/api/v1/nodes")
     pods = await _if_allowed(api, "/api/v1/pods", {"labelSelector": f"{Label.COMPONENT}={Label.SERVER}"})
     ready = None if pods is None else frozenset(_key(pod) for pod in pods if _is_ready(pod))
-    return Seen(None if gpus is None else gpus_of(gpus), nodes, ready)
+    policies = await _if_allowed(api, POLICIES)
+    rules = None if policies is None else tuple(rules_of(policies))
+    return Seen(None if gpus is None else gpus_of(gpus), nodes, ready, rules)
 
 
 async def _if_allowed(api: Api, path: str, params: dict[str, str] | None = None) -> list[JSON] | None:
     try:
         return await api.list(path, params)
     except ApiError as error:
-        if error.forbidden:
+        if error.forbidden or error.not_found:
             return None
         raise
 

@@ -16,6 +16,7 @@ from paddock.core.fleet import Device, Fleet, Node, device_of
 from paddock.core.placement import Placement, Unplaceable, place
 from paddock.core.quantity import round_up
 from paddock.core.request import Request, request_of
+from paddock.core.rules import Rule, rules_for
 
 JSON = dict[str, Any]
 
@@ -28,6 +29,8 @@ class Seen:
     nodes: Sequence[JSON] | None
     ready_pods: frozenset[str] | None
     """namespace/name of the server pods that are Ready."""
+    rules: tuple[Rule, ...] | None = ()
+    """Of the PlacementPolicies."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,7 @@ def explain(model: Model, seen: Seen, replica: int | None = None) -> Explanation
     if need is None:
         return Explanation(model, None, gpus)
     fleet, assumptions = fleet_of(seen, own, model.namespace)
-    answer = place(_request(model, need, replica, own), fleet)
+    answer = place(_request(model, need, replica, own, rules_for(model.namespace, seen.rules or ())), fleet)
     judged = answer.judged
     held = own.devices[0].gpu if own and own.devices else None
     holders = tuple(holder for one in judged for holder in holders_of(one.device))
@@ -127,14 +130,14 @@ def _need(need: Need | None, own: ReplicaPlacement | None) -> int | None:
     return round_up(need.device_bytes) if need is not None else None
 
 
-def _request(model: Model, need: int, replica: int, own: ReplicaPlacement | None) -> Request:
+def _request(model: Model, need: int, replica: int, own: ReplicaPlacement | None, rules: tuple[Rule, ...]) -> Request:
     spec = model.spec
     assert spec is not None  # noqa: S101 the caller looked
     siblings = [one.pod_name for one in model.status.placements if own is None or one.pod_name != own.pod_name]
     known = model.status.need
     host, token = (known.host_bytes, known.bytes_per_token or 0) if known is not None else (0, 0)
     return replace(
-        request_of(spec, need, host, token),
+        request_of(spec, need, host, token, rules),
         siblings=frozenset(f"{model.namespace}/{name}" for name in siblings),
         seed=f"{model.uid} {replica}",
     )
@@ -148,6 +151,8 @@ def fleet_of(seen: Seen, own: ReplicaPlacement | None, namespace: str) -> tuple[
     resident = seen.ready_pods if seen.ready_pods is not None else frozenset(everyone)
     if seen.ready_pods is None:
         assumptions.append("every server has loaded its model (you may not list pods of all namespaces)")
+    if seen.rules is None:
+        assumptions.append("no PlacementPolicy holds here (you may not list them)")
     if seen.nodes is None:
         assumptions.append("every node is Ready (you may not list nodes)")
         nodes = {gpu.status.node: Node(gpu.status.node) for gpu in gpus}

@@ -8,7 +8,9 @@ from pydantic import ValidationError
 
 from paddock.api.gpu import GPUSpec, GPUStatus
 from paddock.api.modeldeployment import Condition, ModelDeploymentSpec, ModelDeploymentStatus
+from paddock.api.placementpolicy import PlacementPolicySpec
 from paddock.api.vocabulary import ConditionType
+from paddock.core.rules import Rule, rule_of
 
 JSON = dict[str, Any]
 
@@ -80,6 +82,17 @@ def gpus_of(objects: Iterable[JSON]) -> list[Gpu]:
         except ValidationError:
             continue
     return sorted(found, key=_order)
+
+
+def rules_of(objects: Iterable[JSON]) -> list[Rule]:
+    """Read PlacementPolicies; one that cannot be read is passed over."""
+    found = []
+    for one in objects:
+        try:
+            found.append(rule_of(one["metadata"]["name"], PlacementPolicySpec.model_validate(one.get("spec") or {})))
+        except ValueError:
+            continue
+    return found
 
 
 def _order(gpu: Gpu) -> tuple[str, bool, int, str]:

@@ -30,6 +30,7 @@ MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 DEPLOYMENTS = f"/apis/{GROUP}/{VERSION}/modeldeployments"
 GPUS = f"/apis/{GROUP}/{VERSION}/gpus"
+POLICIES = f"/apis/{GROUP}/{VERSION}/placementpolicies"
 TIMEOUT = 30.0
 """Seconds that one request may take."""
 

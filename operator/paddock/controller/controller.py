@@ -21,6 +21,7 @@ from paddock.controller.events import Events
 from paddock.controller.ledger import Ledger, now
 from paddock.controller.models import Models
 from paddock.controller.parts import Parts
+from paddock.controller.policies import Policies
 from paddock.controller.reconcile import Reconciler
 from paddock.controller.settings import Settings
 from paddock.controller.store import World, node_of
@@ -59,6 +60,7 @@ class Controller:
         self.cluster, self.settings, self.world = cluster, settings, World()
         self.queue: WorkQueue[Key] = WorkQueue()
         self.ledger = Ledger(cluster, settings, self._fleet_changed, self._reservations_lost)
+        self.policies = Policies(cluster, self.world.rules, self._fleet_changed)
         self.events = Events(cluster, settings.pod_name)
         self.volumes = Volumes(cluster, self.world.nodes)
         self._tasks: list[asyncio.Task[None]] = []
@@ -152,11 +154,12 @@ class Controller:
     async def _list_fleet(self) -> None:
         """Read nodes, GPUs, RuntimeClasses and where the agents are."""
         agents = {"labelSelector": f"{Label.COMPONENT}={Label.NODE_AGENT}"}
-        nodes, classes, gpus, agent_pods = await asyncio.gather(
+        nodes, classes, gpus, agent_pods, _ = await asyncio.gather(
             self.cluster.list("/api/v1/nodes"),
             self.cluster.list("/apis/node.k8s.io/v1/runtimeclasses"),
             self.cluster.list(GPUS),
             self.cluster.list(namespaced("pods", self.settings.namespace), agents),
+            self.policies.read(),
         )
         await self._take_fleet(nodes, gpus)
         self.world.runtime_classes = {one["metadata"]["name"] for one in classes}

@@ -17,6 +17,7 @@ from paddock.core.pod import bind
 from paddock.core.quantity import round_up
 from paddock.core.replica import Record
 from paddock.core.request import Request, request_of
+from paddock.core.rules import rules_for
 from paddock.core.source import FileSource, Source
 from paddock.core.status import Finding
 
@@ -42,7 +43,8 @@ def request_for(
     siblings = frozenset(one.key for one in world.replicas.of(deployment.key) if one != wanted.replacing)
     chosen = spec.server.runtime_class_name or settings.runtime_classes.get("nvidia")
     need, image = accepted.need, spec.server.image
-    request = request_of(spec, round_up(need.device_bytes), need.host_bytes, need.token_bytes)
+    rules = rules_for(deployment.namespace, world.rules.values())
+    request = request_of(spec, round_up(need.device_bytes), need.host_bytes, need.token_bytes, rules)
     return replace(
         request,
         # The CPU is for when no device fits, not for when the agents have not told of theirs yet.

@@ -51,6 +51,7 @@ def registry() -> kopf.OperatorRegistry:
     kopf.on.cleanup(registry=made)(stop)
     kopf.on.event(GROUP, VERSION, "modeldeployments", registry=made)(deployment_event)
     kopf.on.event(GROUP, VERSION, "gpus", registry=made)(gpu_event)
+    kopf.on.event(GROUP, VERSION, "placementpolicies", registry=made)(policy_event)
     kopf.on.event("v1", "pods", registry=made)(pod_event)
     kopf.on.event("v1", "nodes", registry=made)(node_event)
     return made
@@ -110,6 +111,11 @@ async def deployment_event(memo: Controller, event: kopf.RawEvent, **_: Any) -> 
 async def gpu_event(memo: Controller, event: kopf.RawEvent, **_: Any) -> None:
     """Pass on a change of a GPU."""
     memo.gpu_event(event["type"], event["object"])
+
+
+async def policy_event(memo: Controller, event: kopf.RawEvent, **_: Any) -> None:
+    """Pass on a change of a PlacementPolicy."""
+    memo.policies.apply(event["type"], event["object"])
 
 
 async def pod_event(memo: Controller, event: kopf.RawEvent, **_: Any) -> None:

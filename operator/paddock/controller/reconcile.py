@@ -33,6 +33,7 @@ from paddock.core.pod import CONTEXT_CHECKPOINTS, Mounted, PodSettings, bind, po
 from paddock.core.queue import Queued, kept_for
 from paddock.core.replica import Record, Replica
 from paddock.core.request import Request
+from paddock.core.rules import priority_problem, rules_for
 from paddock.core.source import FileSource, Source, parse_source
 from paddock.core.status import Finding, Outcome, changes, status_of
 
@@ -40,8 +41,15 @@ if TYPE_CHECKING:
     from paddock.api.modeldeployment import Need
 
 log = logging.getLogger("paddock.reconcile")
-FLEET_CAN_HELP = (Reason.NO_NODE_AGENT, Reason.MODEL_NOT_FOUND, Reason.INSPECTION_FAILED, Reason.READING_HEADER)
-"""An inspector pod that ends is a change of the fleet too: it may have read the file for several deployments."""
+FLEET_CAN_HELP = (
+    Reason.NO_NODE_AGENT,
+    Reason.MODEL_NOT_FOUND,
+    Reason.INSPECTION_FAILED,
+    Reason.READING_HEADER,
+    Reason.PRIORITY_REFUSED,
+)
+"""What a change of the fleet or of its policies may end. An inspector pod that ends is such a change too: it may have
+read the file for several deployments."""
 MOST_NAMED = 3
 """Deployments ahead in the queue that a message names."""
 LONGEST_PUT_OFF = 2.0
@@ -201,6 +209,9 @@ class Reconciler:
         assert spec is not None  # noqa: S101 _refusal has looked
         if self._services.was_taken(deployment.key) and (problem := await self._services.problem(deployment)):
             return problem
+        rules = rules_for(deployment.namespace, self._world.rules.values())
+        if too_high := priority_problem(spec.priority, rules):
+            return Finding("False", Reason.PRIORITY_REFUSED, too_high)
         if not self._models.settled:
             self._look_again(deployment.key, 0.1)
             return Finding("Unknown", Reason.READING_HEADER, "waiting for the first answers of the node agents")

@@ -11,6 +11,7 @@ from paddock.core.quantity import parse_quantity
 from paddock.core.queue import Queued, ahead_of, order_of, position
 from paddock.core.replica import Replica, replica_of
 from paddock.core.request import Request
+from paddock.core.rules import Rule
 
 
 class Tombstones:
@@ -217,6 +218,8 @@ class World:
     replicas: Replicas = field(default_factory=Replicas)
     nodes: dict[str, Node] = field(default_factory=dict)
     runtime_classes: set[str] = field(default_factory=set)
+    rules: dict[str, Rule] = field(default_factory=dict)
+    """Of every PlacementPolicy, by name."""
     fleet_is_known: bool = False
     """Whether an agent has told of its devices, or had its time to."""
     waiting: Waiting = field(default_factory=Waiting)

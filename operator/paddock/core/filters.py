@@ -11,6 +11,7 @@ from paddock.api.vocabulary import Verdict
 from paddock.core.fleet import Device, Fleet, Node
 from paddock.core.quantity import UNLIMITED, human
 from paddock.core.request import Request
+from paddock.core.rules import excess, forbidden, used
 from paddock.core.selector import mismatch, normal_pci_id
 
 MOST_HOLDERS = 3
@@ -39,9 +40,9 @@ class Judged:
     """What models may have on it when it is empty."""
     need: int = 0
     shortfall: int = 0
-    """What is missing: on the device, or, with HostMemory, on its host."""
-    host: tuple[int, int] = (0, 0)
-    """With HostMemory: what is needed, and what is left."""
+    """What is missing: on the device, of host memory (HostMemory) or of what a policy allows (OverQuota)."""
+    other: tuple[int, int] = (0, 0)
+    """With HostMemory and OverQuota: what is needed of that, and what is left."""
 
     @property
     def detail(self) -> str:
@@ -71,10 +72,14 @@ class Judged:
     @property
     def shortage(self) -> Shortage:
         """What is missing here, with who has it, for a status."""
-        if self.verdict is Verdict.HOST_MEMORY:
-            needed, left = self.host
+        if self.verdict in (Verdict.HOST_MEMORY, Verdict.OVER_QUOTA):
+            needed, left = self.other
             return Shortage(
-                gpu=self.device.gpu, node=self.device.node, memory="Host", required_bytes=needed, available_bytes=left
+                gpu=self.device.gpu,
+                node=self.device.node,
+                memory="Host" if self.verdict is Verdict.HOST_MEMORY else "Quota",
+                required_bytes=needed,
+                available_bytes=left,
             )
         known, foreign = self._holders()
         return Shortage(
@@ -87,7 +92,16 @@ class Judged:
         )
 
 
-NodeRefusal = Callable[[str], tuple[Verdict, str] | None]
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """What is found once for all devices."""
+
+    of_node: Callable[[str], tuple[Verdict, str] | None]
+    """Why a node, by name, can take no replica."""
+    hosts: Mapping[str, int]
+    """Host memory left, by node, where it is limited."""
+    quotas: Mapping[str, int]
+    """Bytes reserved under each rule with a quota."""
 
 
 def judge_all(request: Request, fleet: Fleet) -> tuple[Judged, ...]:
@@ -97,8 +111,8 @@ def judge_all(request: Request, fleet: Fleet) -> tuple[Judged, ...]:
     def of_node(name: str) -> tuple[Verdict, str] | None:
         return node_refusal(fleet.nodes.get(name), request)
 
-    hosts = _hosts(request, fleet)
-    return tuple(_judge(device, request, fleet, of_node, hosts) for device in fleet.devices)
+    sums = _Sums(of_node, _hosts(request, fleet), used(request.rules, fleet))
+    return tuple(_judge(device, request, fleet, sums) for device in fleet.devices)
 
 
 def _hosts(request: Request, fleet: Fleet) -> Mapping[str, int]:
@@ -110,21 +124,27 @@ def _hosts(request: Request, fleet: Fleet) -> Mapping[str, int]:
     return {name: max(0, limit - claimed.get(name, 0)) for name, limit in limits.items()}
 
 
-def _judge(device: Device, request: Request, fleet: Fleet, of_node: NodeRefusal, hosts: Mapping[str, int]) -> Judged:
+def _judge(device: Device, request: Request, fleet: Fleet, sums: _Sums) -> Judged:
     """Give the first filter's refusal, or Fits."""
     available, capacity, need = device.available(fleet.reserve), device.capacity(fleet.reserve), request.need
-    refusal = _selection(device, request, fleet) or of_node(device.node) or _device_refusal(device, request)
+    refusal = _selection(device, request, fleet) or sums.of_node(device.node) or _device_refusal(device, request)
     if refusal is not None:
         return Judged(device, refusal[0], refusal[1], available, capacity, need)
     if need > capacity:
         return Judged(device, Verdict.MODEL_TOO_BIG, "", available, capacity, need, need - capacity)
     if need > available:
         return Judged(device, Verdict.NO_ROOM, "", available, capacity, need, need - available)
-    left = hosts.get(device.node, UNLIMITED)
+    left = sums.hosts.get(device.node, UNLIMITED)
     if request.host_need > left:
         why = f"needs {human(request.host_need)} of host memory, its node has {human(left)} left for models"
         missing = request.host_need - left
         return Judged(device, Verdict.HOST_MEMORY, why, available, capacity, need, missing, (request.host_need, left))
+    over = excess(request.rules, device, fleet.nodes.get(device.node), need, sums.quotas) if request.rules else None
+    if over is not None:
+        short = (over.required, over.left)
+        return Judged(
+            device, Verdict.OVER_QUOTA, over.words, available, capacity, need, over.required - over.left, short
+        )
     return Judged(device, Verdict.FITS, "", available, capacity, need)
 
 
@@ -135,6 +155,10 @@ def _selection(device: Device, request: Request, fleet: Fleet) -> tuple[Verdict,
         excluded = mismatch(request.selector, device, fleet.nodes.get(device.node))
         if excluded is not None:
             return Verdict.NOT_SELECTED, f"placement.selector: {excluded}"
+    if request.rules:
+        words = forbidden(request.rules, device, fleet.nodes.get(device.node))
+        if words is not None:
+            return Verdict.NOT_ALLOWED, words
     return None
 
 

@@ -44,6 +44,8 @@ class Unplaceable:
 
 MOST_DETAILS = 4
 """Devices that one message tells about."""
+SHORT = (Verdict.NO_ROOM, Verdict.HOST_MEMORY, Verdict.OVER_QUOTA)
+"""Verdicts that go away by waiting; what stands further left is told first."""
 ZONE = "topology.kubernetes.io/zone"
 """Label of a node."""
 
@@ -215,9 +217,9 @@ def _unplaceable(request: Request, judged: tuple[Judged, ...]) -> Unplaceable:
         message = f"placement.selector excludes all {len(judged)} known devices. {why}"
         return Unplaceable(Reason.NO_DEVICE, message, judged)
     count = _count(meant).replace("devices fit", "named devices fit" if request.devices else "devices fit")
-    short = [one for one in meant if one.verdict in (Verdict.NO_ROOM, Verdict.HOST_MEMORY)]
+    short = [one for one in meant if one.verdict in SHORT]
     if short:
-        nearest = min(short, key=lambda one: (one.verdict is Verdict.HOST_MEMORY, one.shortfall, one.device.gpu))
+        nearest = min(short, key=lambda one: (SHORT.index(one.verdict), one.shortfall, one.device.gpu))
         message = f"{count}. Nearest is {_tell(nearest.device)}: {nearest.detail}, {_missing(nearest)} short"
         return Unplaceable(Reason.WAITING_FOR_DEVICE, message, judged, nearest)
     big = [one for one in meant if one.verdict is Verdict.MODEL_TOO_BIG]

@@ -12,6 +12,7 @@ from paddock.api.modeldeployment import (
     Toleration,
 )
 from paddock.api.selector import DeviceSelector, Preference
+from paddock.core.rules import Rule, default_policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class Request:
     token_bytes: int = 0
     """What a device reads for one token; 0 when that is not known."""
     replica_spread: ReplicaSpread = ReplicaSpread.DEVICE
+    rules: tuple[Rule, ...] = ()
+    """Of the PlacementPolicies that hold for its namespace."""
     seed: str = ""
     """Tells replicas apart where equal devices are taken in turn."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
@@ -51,13 +54,19 @@ class Request:
     """By backend: whether the RuntimeClass that it needs exists. Backends that need none are absent."""
 
 
-def request_of(spec: ModelDeploymentSpec, need: int, host_need: int, token_bytes: int) -> Request:
-    """Give what a spec by itself asks for one replica; what depends on other objects is left at its default."""
+def request_of(
+    spec: ModelDeploymentSpec, need: int, host_need: int, token_bytes: int, rules: tuple[Rule, ...] = ()
+) -> Request:
+    """Give what a spec asks for one replica under these rules; all else is left at its default."""
     wish = spec.placement
+    policy = wish.policy
+    if policy is Policy.AUTO and wish.min_tokens_per_second is None:
+        policy = default_policy(rules) or policy
     return Request(
         need=need,
         host_need=host_need,
-        policy=wish.policy,
+        policy=policy,
+        rules=rules,
         devices=tuple(wish.devices),
         selector=wish.selector,
         preferences=tuple(wish.preferences),

@@ -47,6 +47,11 @@ def weight_of(preferences: tuple[Preference, ...], device: Device, node: Node | 
     return sum(one.weight for one in preferences if mismatch(one.selector, device, node) is None)
 
 
+def matches(pattern: str, text: str) -> bool:
+    """Tell whether a text is like a pattern, in which `*` is any text and `?` one character."""
+    return _pattern(pattern).fullmatch(text) is not None
+
+
 def normal_pci_id(text: str) -> str:
     """Give a PCI address as ggml writes it: lower case, a domain of at least four digits."""
     domain, rest = text.lower().split(":", 1)
@@ -58,7 +63,7 @@ def _kind(selector: DeviceSelector, device: Device, _: Node | None) -> str | Non
         return f"vendor {vendor_of(device) or 'unknown'} is not one of {', '.join(selector.vendors)}"
     if selector.backends and device.backend not in selector.backends:
         return f"backend {device.backend} is not one of {', '.join(selector.backends)}"
-    if selector.names and not any(_pattern(one).fullmatch(device.description) for one in selector.names):
+    if selector.names and not any(matches(one, device.description) for one in selector.names):
         return f"its name is not like {' or '.join(selector.names)}"
     return None
 
