@@ -18,6 +18,12 @@ EXAMPLES = {
     "devices": ("paddock devices", "paddock devices -o wide", "paddock devices -o json"),
     "get": ("paddock get -A", "paddock get gemma -o yaml"),
     "explain": ("paddock explain gemma", "paddock explain gemma --brief"),
+    "plan": ("paddock plan -f model.yaml --need 12Gi", "paddock plan -f model.yaml --fleet saved.yaml -o json"),
+    "fleet": ("paddock fleet > saved.yaml",),
+    "simulate": (
+        "paddock simulate --workload trace.csv",
+        "paddock simulate --fleet saved.yaml --fleet two-more-cards.yaml --workload trace.csv --svg memory.svg",
+    ),
     "logs": ("paddock logs gemma -f", "paddock logs gemma --replica 1 --previous"),
     "chat": ('paddock chat gemma "Why is the sky blue?"', "paddock chat gemma < question.txt"),
     "restart": ("paddock restart gemma --wait",),

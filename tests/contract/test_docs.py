@@ -298,6 +298,11 @@ def test_an_api_server_takes_every_example_and_snippet(server: ApiServer) -> Non
         assert answer.status == 201, f"{name}: {answer.message}"
 
 
+def test_the_example_of_the_library_runs() -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", text_of(REPOSITORY / "docs" / "library.md"), re.DOTALL)
+    exec(compile(block, "docs/library.md", "exec"), {})  # noqa: S102 our own page
+
+
 # --- generated pages and pictures
 
 

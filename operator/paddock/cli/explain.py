@@ -46,16 +46,17 @@ async def explained(session: Session, name: str, replica: int | None, output: Ou
 
 async def look(api: Api) -> Seen:
     """Read what the user may read of GPUs, nodes and server pods."""
-    gpus = await _if_allowed(api, GPUS)
-    nodes = await _if_allowed(api, "/api/v1/nodes")
-    pods = await _if_allowed(api, "/api/v1/pods", {"labelSelector": f"{Label.COMPONENT}={Label.SERVER}"})
+    gpus = await if_allowed(api, GPUS)
+    nodes = await if_allowed(api, "/api/v1/nodes")
+    pods = await if_allowed(api, "/api/v1/pods", {"labelSelector": f"{Label.COMPONENT}={Label.SERVER}"})
     ready = None if pods is None else frozenset(_key(pod) for pod in pods if _is_ready(pod))
-    policies = await _if_allowed(api, POLICIES)
+    policies = await if_allowed(api, POLICIES)
     rules = None if policies is None else tuple(rules_of(policies))
     return Seen(None if gpus is None else gpus_of(gpus), nodes, ready, rules)
 
 
-async def _if_allowed(api: Api, path: str, params: dict[str, str] | None = None) -> list[JSON] | None:
+async def if_allowed(api: Api, path: str, params: dict[str, str] | None = None) -> list[JSON] | None:
+    """List objects; None where the user may not, or there is no such kind."""
     try:
         return await api.list(path, params)
     except ApiError as error:
@@ -183,6 +184,11 @@ def _now(screen: Screen, model: Model, now: Now) -> None:
     screen.table(columns, [_row(screen, now, one, lacking=lacking) for one in ranked(now.judged)])
     _difference(screen, now)
     _holders(screen, now)
+    if now.helps:
+        screen.line()
+        screen.line(Text("What would help", style="bold"))
+        for one in now.helps:
+            screen.line(f"  {clean(one)}")
     if now.assumptions:
         screen.line()
         screen.line(Text(f"Taken for granted: {'; '.join(now.assumptions)}.", style="dim"))

@@ -17,6 +17,7 @@ from paddock.core.placement import Placement, Unplaceable, place
 from paddock.core.quantity import round_up
 from paddock.core.request import Request, request_of
 from paddock.core.rules import Rule, rules_for
+from paddock.core.whatif import what_ifs
 
 JSON = dict[str, Any]
 
@@ -55,6 +56,8 @@ class Now:
     """The GPU object that the replica has."""
     assumptions: tuple[str, ...] = ()
     """What was taken for granted, since it cannot be seen from here."""
+    helps: tuple[str, ...] = ()
+    """Where there is no place: single changes with which there is one, each computed."""
 
 
 @dataclass(frozen=True)
@@ -116,11 +119,15 @@ def explain(model: Model, seen: Seen, replica: int | None = None) -> Explanation
     if need is None:
         return Explanation(model, None, gpus)
     fleet, assumptions = fleet_of(seen, own, model.namespace)
-    answer = place(_request(model, need, replica, own, rules_for(model.namespace, seen.rules or ())), fleet)
+    request = _request(model, need, replica, own, rules_for(model.namespace, seen.rules or ()))
+    answer = place(request, fleet)
+    helps: tuple[str, ...] = ()
+    if isinstance(answer, Unplaceable):
+        helps = tuple(f"{one.change} it would get {one.gpu}" for one in what_ifs(request, fleet, answer))
     judged = answer.judged
     held = own.devices[0].gpu if own and own.devices else None
     holders = tuple(holder for one in judged for holder in holders_of(one.device))
-    return Explanation(model, Now(replica, need, answer, judged, holders, held, assumptions), gpus)
+    return Explanation(model, Now(replica, need, answer, judged, holders, held, assumptions, helps), gpus)
 
 
 def _need(need: Need | None, own: ReplicaPlacement | None) -> int | None:
@@ -193,6 +200,7 @@ def _now_to_dict(now: Now) -> JSON:
         "answer": now.answer.reason if isinstance(now.answer, Placement) else now.answer.message,
         "held": now.held,
         "assumptions": list(now.assumptions),
+        "wouldHelp": list(now.helps),
         "devices": [
             {
                 "gpu": one.device.gpu,

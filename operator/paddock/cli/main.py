@@ -5,13 +5,14 @@ import os
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Annotated
 
 import typer
 from typer.main import get_command
 
 from paddock import __version__
+from paddock.api.modeldeployment import Policy
 from paddock.cli.output import Output, complain
 from paddock.cli.problem import ApiError, Problem, problem_of
 from paddock.cli.target import Environment, Session, Target, targeted
@@ -128,6 +129,72 @@ def restart(
     from paddock.cli.restart import restart as work
 
     target.run(lambda session: work(session, name, wait=wait, timeout=timeout))
+
+
+Fleets = Annotated[
+    list[Path],
+    typer.Option(
+        "--fleet",
+        metavar="FILE",
+        help="Saved fleet: what `paddock fleet` printed, objects, or a list `gpus` of cards; may be repeated.",
+    ),
+]
+
+
+@app.command()
+@targeted
+def plan(
+    target: Target,
+    files: Annotated[list[Path], typer.Option("--file", "-f", metavar="FILE", help="ModelDeployments; repeatable.")],
+    fleet: Fleets = [],  # noqa: B006 typer reads it only
+    need: Annotated[
+        str | None,
+        typer.Option(
+            metavar="QUANTITY", help="Memory that a replica needs on the GPU; by default as the object's status has it."
+        ),
+    ] = None,
+    output: ShortForm = Output.TABLE,
+) -> None:
+    """Say where ModelDeployments would go now, or on a saved fleet; writes nothing."""
+    from paddock.cli.plan import plan_live, plan_saved
+
+    if fleet:
+        plan_saved(target.environment.screen(), files, fleet, need, output)
+    else:
+        target.run(lambda session: plan_live(session, files, need, output))
+
+
+@app.command()
+@targeted
+def fleet(target: Target, output: ShortForm = Output.YAML) -> None:
+    """Print the fleet for `plan` and `simulate`: GPUs, nodes and PlacementPolicies."""
+    from paddock.cli.plan import export
+
+    target.run(lambda session: export(session, Output.YAML if output is Output.TABLE else output))
+
+
+@app.command()
+@targeted
+def simulate(
+    target: Target,
+    workload: Annotated[
+        Path, typer.Option("--workload", metavar="FILE", help="CSV or YAML: what comes and goes when.")
+    ],
+    fleet: Fleets = [],  # noqa: B006 typer reads it only
+    policy: Annotated[
+        list[Policy], typer.Option(metavar="POLICY", help="Only these, for every model; by default each in turn.")
+    ] = [],  # noqa: B006 typer reads it only
+    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw memory over time per card.")] = None,
+    output: ShortForm = Output.TABLE,
+) -> None:
+    """Play a workload through the operator's own placement and compare policies; writes nothing to the cluster."""
+    from paddock.cli.simulate import Wish, simulate_live, simulate_saved
+
+    wish = Wish(workload, policy, svg, output)
+    if fleet:
+        simulate_saved(target.environment.screen(), fleet, wish)
+    else:
+        target.run(lambda session: simulate_live(session, wish))
 
 
 @app.command()

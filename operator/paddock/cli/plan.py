@@ -1,0 +1,160 @@
+"""`paddock plan`: where ModelDeployments of files would go, one after the other; nothing is written."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from paddock.api.modeldeployment import Need
+from paddock.cli.access import GPUS, POLICIES, Api
+from paddock.cli.explain import if_allowed, look
+from paddock.cli.explanation import Seen, fleet_of
+from paddock.cli.fleetfile import gpus_in, nodes_in, objects_of
+from paddock.cli.get import reason_of
+from paddock.cli.output import Output
+from paddock.cli.problem import Problem
+from paddock.cli.reading import Model, bare, model_of, rules_of
+from paddock.cli.screen import Screen
+from paddock.cli.table import Cell, Column
+from paddock.cli.target import Session
+from paddock.core.fleet import Claim, Fleet
+from paddock.core.placement import Placement, Unplaceable, place
+from paddock.core.quantity import parse_quantity, round_up
+from paddock.core.request import request_of
+from paddock.core.rules import Rule, priority_problem, rules_for
+from paddock.core.whatif import what_ifs
+
+JSON = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The answer for one replica."""
+
+    model: Model
+    replica: int
+    answer: Placement | Unplaceable
+    helps: tuple[str, ...] = ()
+    """What would have to be otherwise, and the GPU that it would then get."""
+
+
+async def export(session: Session, output: Output) -> None:
+    """Print GPUs, nodes and PlacementPolicies as one List, for --fleet."""
+    objects = await live(session.api)
+    items = [bare(one) for one in objects]
+    session.screen.data({"apiVersion": "v1", "kind": "List", "items": items}, output)
+
+
+async def live(api: Api) -> list[JSON]:
+    """Read what a fleet is made of, as far as the user may; the GPUs are a must."""
+    kinds = [("GPU", await api.list(GPUS)), ("Node", await if_allowed(api, "/api/v1/nodes"))]
+    kinds.append(("PlacementPolicy", await if_allowed(api, POLICIES)))
+    return [{**one, "kind": kind} for kind, objects in kinds for one in objects or ()]
+
+
+async def plan_live(session: Session, files: Sequence[Path], need: str | None, output: Output) -> None:
+    """Plan against the cluster as it is now."""
+    seen = await look(session.api)
+    if seen.gpus is None:
+        raise Problem("you may not list GPUs; ask for the cluster role view, or use --fleet")
+    _show(session.screen, _planned(files, seen, need, session.namespace), output)
+
+
+def plan_saved(screen: Screen, files: Sequence[Path], fleets: Sequence[Path], need: str | None, output: Output) -> None:
+    """Plan against saved fleets."""
+    objects = objects_of(fleets)
+    rules = tuple(rules_of(one for one in objects if one.get("kind") == "PlacementPolicy"))
+    seen = Seen(gpus_in(objects), nodes_in(objects), None, rules)
+    _show(screen, _planned(files, seen, need, "default"), output)
+
+
+def _planned(files: Sequence[Path], seen: Seen, need: str | None, namespace: str) -> list[Planned]:
+    bodies = [one for one in objects_of(files) if one.get("kind") == "ModelDeployment"]
+    if not bodies:
+        raise Problem("the files hold no ModelDeployment")
+    models = [model_of({**one, "metadata": {"namespace": namespace, **one["metadata"]}}) for one in bodies]
+    fleet, _ = fleet_of(seen, None, namespace)
+    out: list[Planned] = []
+    for model in sorted(models, key=lambda one: -(one.spec.priority if one.spec is not None else 0)):
+        if model.spec is None:
+            raise Problem(f"the spec of {model.name} cannot be read")
+        found, fleet = _place_all(model, _need_of(model, need), fleet, rules_for(model.namespace, seen.rules or ()))
+        out += found
+    return out
+
+
+def _need_of(model: Model, need: str | None) -> Need:
+    """Give what one replica needs: as said, else as the operator wrote it into the object."""
+    try:
+        size = round_up(int(parse_quantity(need))) if need is not None else None
+    except ValueError as error:
+        raise Problem(f"--need: {error}") from error
+    if size is None and model.status.need is not None:
+        return model.status.need
+    if size is None:
+        raise Problem(f"the need of {model.name} is not known: give --need, or the object with its status")
+    parts = dict.fromkeys(("host_bytes", "kv_cache_bytes", "compute_bytes", "margin_bytes"), 0)
+    return Need(device_bytes=size, weights_bytes=size, bytes_per_token=size, source="Given", **parts)
+
+
+def _place_all(model: Model, need: Need, fleet: Fleet, rules: tuple[Rule, ...]) -> tuple[list[Planned], Fleet]:
+    spec = model.spec
+    assert spec is not None  # noqa: S101 the caller looked
+    base = request_of(spec, round_up(need.device_bytes), need.host_bytes, need.bytes_per_token or 0, rules)
+    pods = [f"{model.key}-planned-{number}" for number in range(model.wanted)]
+    out: list[Planned] = []
+    for number, pod in enumerate(pods):
+        request = replace(base, siblings=frozenset(pods), seed=f"{model.uid} {number}")
+        answer = place(request, fleet)
+        helps: tuple[str, ...] = ()
+        if isinstance(answer, Unplaceable):
+            helps = tuple(f"{one.change}: {one.gpu}" for one in what_ifs(request, fleet, answer))
+            if too_high := priority_problem(spec.priority, rules):
+                helps = (too_high, *helps)
+        elif answer.device is not None:
+            fleet = fleet.with_claim(answer.device.gpu, Claim(pod, model.key, request.need, host_bytes=need.host_bytes))
+        out.append(Planned(model, number, answer, helps))
+    return out, fleet
+
+
+def _show(screen: Screen, planned: Sequence[Planned], output: Output) -> None:
+    if output in (Output.JSON, Output.YAML):
+        screen.data([_to_dict(one) for one in planned], output)
+        return
+    columns = [
+        Column("NAME", least=8),
+        Column("REPLICA", right=True),
+        Column("NODE", least=8),
+        Column("GPU", least=12),
+        Column("WHY", least=22, wrap=True),
+    ]
+    screen.table(columns, [_row(one) for one in planned])
+    for one in planned:
+        for text in one.helps:
+            screen.line(f"{one.model.name} would get a GPU {text}")
+
+
+def _row(one: Planned) -> list[Cell | str]:
+    answer = one.answer
+    head: list[Cell | str] = [Cell(one.model.name, "bold"), str(one.replica)]
+    if isinstance(answer, Unplaceable):
+        return [*head, "", Cell("none", "yellow"), f"{answer.reason}: {answer.message}"]
+    return [*head, answer.node or "", answer.device.gpu if answer.device else "CPU", reason_of(answer.reason)]
+
+
+def _to_dict(one: Planned) -> JSON:
+    answer = one.answer
+    placed = isinstance(answer, Placement)
+    return {
+        "name": one.model.name,
+        "namespace": one.model.namespace,
+        "replica": one.replica,
+        "placed": placed,
+        "gpu": answer.device.gpu if isinstance(answer, Placement) and answer.device is not None else None,
+        "node": answer.node if isinstance(answer, Placement) else None,
+        "answer": answer.reason if isinstance(answer, Placement) else answer.message,
+        "devices": [
+            {"gpu": each.device.gpu, "verdict": each.verdict.value, "detail": each.detail} for each in answer.judged
+        ],
+        "wouldHelp": list(one.helps),
+    }

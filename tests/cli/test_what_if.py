@@ -1,0 +1,163 @@
+"""`paddock plan`, `fleet` and `simulate`: on the cluster's fleet and on saved ones; nothing is written."""
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+import yaml
+
+from cli.fake import GROUP, GTX, PRO, FakeApi, Shell
+from paddock.cli.problem import ApiError
+
+CARDS = """
+gpus:
+  - {node: box1, memory: 6Gi, bandwidth: 192, name: NVIDIA GeForce GTX 1060}
+  - {count: 2, node: box2, memory: 24Gi, bandwidth: 936, name: NVIDIA RTX 3090, labels: {pool: a}}
+"""
+TRACE = """arrival,departure,name,memory,priority
+0,100,a,20Gi,0
+0,100,b,20Gi,0
+10,200,c,20Gi,5
+10,,d,4Gi,
+"""
+
+
+def write(folder: Path, name: str, text: str) -> str:
+    path = folder / name
+    path.write_text(text)
+    return str(path)
+
+
+def manifest(folder: Path, **spec: Any) -> str:
+    body = {
+        "kind": "ModelDeployment",
+        "metadata": {"name": "new"},
+        "spec": {"model": {"source": "file:///m/x"}, **spec},
+    }
+    return write(folder, "model.yaml", yaml.safe_dump(body))
+
+
+def planned(shell: Shell, *arguments: str) -> list[dict[str, Any]]:
+    status, text = shell.run("plan", *arguments, "-o", "json")
+    assert status == 0
+    found: list[dict[str, Any]] = json.loads(text)
+    return found
+
+
+def test_a_plan_asks_the_cluster_as_it_is_and_writes_nothing(shell: Shell, api: FakeApi, tmp_path: Path) -> None:
+    (one,) = planned(shell, "-f", manifest(tmp_path), "--need", "1Gi")
+    assert (one["name"], one["placed"], one["gpu"], one["node"]) == ("new", True, PRO, "node2")
+    assert {each["gpu"]: each["verdict"] for each in one["devices"]}[GTX] == "Fits"
+    assert not api.patches
+    table = shell.run("plan", "-f", manifest(tmp_path), "--need", "1Gi")[1]
+    assert "fastest of 3 devices that fit (policy Auto)" in table
+
+
+def test_replicas_and_several_files_are_placed_one_after_the_other(shell: Shell, tmp_path: Path) -> None:
+    fleet = write(tmp_path, "fleet.yaml", CARDS)
+    first = planned(shell, "--fleet", fleet, "-f", manifest(tmp_path, replicas=3), "--need", "20Gi")
+    assert [one["gpu"] for one in first] == ["box2-1-0", "box2-1-1", None]
+    assert "WaitingForDevice" not in first[2]["answer"]
+    assert first[2]["answer"].startswith("0 of 3 devices fit: 2 NoRoom, 1 ModelTooBig")
+
+
+def test_a_plan_says_what_would_help(shell: Shell, tmp_path: Path) -> None:
+    fleet = write(tmp_path, "fleet.yaml", CARDS)
+    narrow = manifest(tmp_path, placement={"selector": {"gpuLabels": {"pool": "b"}}})
+    (one,) = planned(shell, "--fleet", fleet, "-f", narrow, "--need", "1Gi")
+    assert one["wouldHelp"] == ["without placement.selector: box2-1-0"]
+
+
+def test_a_deployment_with_its_status_needs_no_size(shell: Shell, api: FakeApi, tmp_path: Path) -> None:
+    path = write(tmp_path, "live.yaml", yaml.safe_dump(api.deployments[0]))
+    assert planned(shell, "-f", path)[0]["placed"]
+    path = manifest(tmp_path)
+    assert shell.run("plan", "-f", path)[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("kind: Secret", "the files hold no ModelDeployment"),
+        ("- 1", "holds something else than objects"),
+        ("a: [", "is no YAML"),
+        ("gpus: [{memory: lots}]", "'lots' is not a Kubernetes quantity"),
+        ("gpus: [{count: 2}]", "memory: Field required"),
+    ],
+)
+def test_files_that_cannot_be_read_are_told(
+    shell: Shell, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, words: str
+) -> None:
+    path = write(tmp_path, "bad.yaml", text)
+    assert shell.run("plan", "-f", path, "--need", "1Gi")[0] == 1
+    assert words in capsys.readouterr().err
+    assert shell.run("plan", "-f", str(tmp_path / "absent"), "--need", "1Gi")[0] == 1
+
+
+def test_a_fleet_that_was_saved_gives_the_same_answer(shell: Shell, api: FakeApi, tmp_path: Path) -> None:
+    api.policies = [{"metadata": {"name": "team"}, "spec": {"gpus": {"maxMemory": "8Gi"}}}]
+    saved = write(tmp_path, "saved.yaml", shell.run("fleet")[1])
+    arguments = ("-f", manifest(tmp_path), "--need", "1Gi")
+    live = planned(shell, *arguments)
+    assert live == planned(shell, "--fleet", saved, *arguments)
+    assert live[0]["gpu"] == GTX
+
+
+def test_who_may_not_list_gpus_is_told_what_to_do(
+    shell: Shell, api: FakeApi, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api.failures[f"{GROUP}/gpus"] = ApiError(403, "Forbidden", "no")
+    assert shell.run("plan", "-f", manifest(tmp_path), "--need", "1Gi")[0] == 1
+    assert "use --fleet" in capsys.readouterr().err
+
+
+def simulated(shell: Shell, *arguments: str) -> dict[str | None, dict[str, Any]]:
+    status, text = shell.run("simulate", *arguments, "-o", "json")
+    assert status == 0
+    return {one["policy"]: one for one in json.loads(text)}
+
+
+def test_a_workload_is_played_for_each_policy_and_more_cards_help(shell: Shell, tmp_path: Path) -> None:
+    trace, fleet = write(tmp_path, "trace.csv", TRACE), write(tmp_path, "fleet.yaml", CARDS)
+    more = write(tmp_path, "more.yaml", "gpus: [{memory: 24Gi, node: box3}]")
+    now = simulated(shell, "--fleet", fleet, "--workload", trace)
+    assert list(now) == [None, "Auto", "MostMemory", "BestFit", "Fastest", "JustFastEnough", "Spread"]
+    assert (now["BestFit"]["placed"], now["BestFit"]["atOnce"], now["BestFit"]["waitedSeconds"]) == (4, 3, 90)
+    then = simulated(shell, "--fleet", fleet, "--fleet", more, "--workload", trace, "--policy", "BestFit")
+    assert (then["BestFit"]["atOnce"], then["BestFit"]["servedShare"]) == (4, 1.0)
+
+
+def test_a_workload_in_yaml_has_outages_and_replicas(shell: Shell, tmp_path: Path) -> None:
+    text = """
+models:
+  - {memory: 20Gi, replicas: 2, departure: 100}
+outages:
+  - {gpu: box2-1-0, start: 10, end: 20}
+"""
+    trace, fleet = write(tmp_path, "trace.yaml", text), write(tmp_path, "fleet.yaml", CARDS)
+    one = simulated(shell, "--fleet", fleet, "--workload", trace, "--policy", "Auto")["Auto"]
+    assert (one["jobs"], one["placed"], one["interrupted"], one["waitedSeconds"]) == (2, 2, 1, 10)
+
+
+def test_the_cluster_s_own_fleet_is_taken_empty(shell: Shell, api: FakeApi, tmp_path: Path) -> None:
+    api.gpus[3]["status"]["memory"]["free"] = "0Mi"
+    trace = write(tmp_path, "trace.csv", "memory\n90Gi\n")
+    assert simulated(shell, "--workload", trace, "--policy", "Auto")["Auto"]["placed"] == 1
+
+
+def test_a_table_and_a_picture_show_memory_over_time(shell: Shell, tmp_path: Path) -> None:
+    trace, fleet = write(tmp_path, "trace.csv", TRACE), write(tmp_path, "fleet.yaml", CARDS)
+    picture = tmp_path / "out.svg"
+    status, text = shell.run(
+        "simulate", "--fleet", fleet, "--workload", trace, "--policy", "Auto", "--svg", str(picture)
+    )
+    assert status == 0
+    assert "Auto" in text
+    assert "█" in text or "▇" in text
+    drawn = ET.fromstring(picture.read_text())  # noqa: S314 our own file
+    assert len(drawn.findall("{http://www.w3.org/2000/svg}polygon")) == 3
+    assert (
+        shell.run("simulate", "--fleet", fleet, "--workload", trace, "--svg", str(tmp_path / "no" / "out.svg"))[0] == 1
+    )
