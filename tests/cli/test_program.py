@@ -52,7 +52,11 @@ def test_versions(shell: Shell, api: FakeApi) -> None:
 def test_definitions(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["crds"]) == 0
     found = list(yaml.safe_load_all(capsys.readouterr().out))
-    assert [one["metadata"]["name"] for one in found] == ["modeldeployments.paddock.dev", "gpus.paddock.dev", "placementpolicies.paddock.dev"]
+    assert [one["metadata"]["name"] for one in found] == [
+        "modeldeployments.paddock.dev",
+        "gpus.paddock.dev",
+        "placementpolicies.paddock.dev",
+    ]
 
 
 @pytest.mark.parametrize("program_", ["paddock", "kubectl-paddock"])

@@ -79,7 +79,7 @@ def _found(one: Queued, where: Fleet) -> str | None:
 
 @pytest.mark.parametrize(
     ("ahead", "told"),
-    [(0, 1), (19, 20), (20, 30), (29, 30), (30, 40), (98, 99 + 1), (100, 200), (199, 200), (4711, 5000)],
+    [(0, 1), (9, 10), (10, 20), (19, 20), (20, 30), (98, 100), (99, 100), (100, 200), (199, 200), (4711, 5000)],
 )
 def test_far_positions_are_told_in_steps(ahead: int, told: int) -> None:
     assert position(ahead) == told

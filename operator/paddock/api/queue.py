@@ -38,4 +38,4 @@ class Queue(Model):
     """A place in the queue of all deployments that wait for a device: by priority, then age."""
 
     position: int
-    """From 1. Beyond 20 rounded up to one digit."""
+    """From 1. Beyond 10 rounded up to one digit."""

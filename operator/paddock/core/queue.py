@@ -13,7 +13,7 @@ from paddock.core.fleet import Claim, Fleet
 from paddock.core.placement import Placement, place
 from paddock.core.request import Request
 
-EXACT = 20
+EXACT = 10
 """Positions up to this one are told exactly; further ones in steps, so that a long queue is not written anew each time
 that one leaves it."""
 Order = tuple[int, str, str]
@@ -48,7 +48,7 @@ def ahead_of(queue: Iterable[Queued], order: Order) -> list[Queued]:
 def kept_for(ahead: Iterable[Queued], fleet: Fleet) -> tuple[Fleet, list[str]]:
     """Give the fleet as if those ahead who fit now had their devices, and their names (namespace/name)."""
     # Most who wait need more than there is anywhere; no device need be judged for them.
-    most = max((device.available(fleet.reserve) for device in fleet.devices), default=0)
+    most = _roomiest(fleet)
     names: list[str] = []
     for one in ahead:
         for pod, request in sorted(one.requests.items()):
@@ -58,8 +58,13 @@ def kept_for(ahead: Iterable[Queued], fleet: Fleet) -> tuple[Fleet, list[str]]:
             if isinstance(found, Placement) and found.device is not None:
                 claim = Claim(pod, one.deployment, request.need, host_bytes=request.host_need)
                 fleet = fleet.with_claim(found.device.gpu, claim)
+                most = _roomiest(fleet)
                 names += [] if one.deployment in names else [one.deployment]
     return fleet, names
+
+
+def _roomiest(fleet: Fleet) -> int:
+    return max((device.available(fleet.reserve) for device in fleet.devices), default=0)
 
 
 def position(ahead: int) -> int:
