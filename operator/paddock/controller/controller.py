@@ -91,12 +91,8 @@ class Controller:
                 log.warning("cannot start yet: %s; again in %.0f s", error, delay)
                 await asyncio.sleep(delay)
                 delay = min(2 * delay, LONGEST_PAUSE)
-        background = [
-            self._resync(),
-            self._expect_agents(),
-            self._tell_positions(),
-            self.events.run(lambda: self.queue.idle),
-        ]
+        background = [self._resync(), self._expect_agents(), self._tell_positions()]
+        background.append(self.events.run(lambda: self.queue.idle))
         self._tasks += [asyncio.create_task(one) for one in background]
         log.info(
             "ready: %d deployments, %d pods, %d GPUs, %d nodes",

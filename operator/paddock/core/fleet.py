@@ -110,6 +110,14 @@ class Device:
     """Bytes kept free on it; None for the fleet's."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Labels that its owner gave it, in GPU.spec."""
+    reserved: int = field(init=False, compare=False, repr=False, default=0)
+    """Bytes reserved in all; added up once, since every decision asks for it."""
+    pending: int = field(init=False, compare=False, repr=False, default=0)
+    """Of them, what the driver's figures do not show yet."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reserved", sum(claim.bytes for claim in self.claims))
+        object.__setattr__(self, "pending", sum(claim.bytes for claim in self.claims if not claim.resident))
 
     @property
     def pinnable(self) -> bool:
@@ -119,11 +127,6 @@ class Device:
         if self.backend in ("ROCm", "MUSA"):
             return self.uuid is not None or self.raw_index is not None
         return self.backend in ("Vulkan", "SYCL") and self.raw_index is not None
-
-    @property
-    def reserved(self) -> int:
-        """Bytes reserved in all."""
-        return sum(claim.bytes for claim in self.claims)
 
     def capacity(self, reserve: int) -> int:
         """Bytes that models may have on it when it is empty; `reserve` is the fleet's, its own goes first."""
@@ -140,8 +143,7 @@ class Device:
         ledger = self.capacity(reserve) - self.reserved
         if self.free is None or self.budget == UNLIMITED:
             return max(0, ledger)
-        pending = sum(claim.bytes for claim in self.claims if not claim.resident)
-        return max(0, min(ledger, self.free - pending - (reserve if self.reserve is None else self.reserve)))
+        return max(0, min(ledger, self.free - self.pending - (reserve if self.reserve is None else self.reserve)))
 
     def holders(self, reserve: int) -> tuple[Holder, ...]:
         """Give who has its memory: the deployments, most first, then what Paddock did not place."""

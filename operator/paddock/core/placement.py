@@ -7,6 +7,7 @@ the last tie-break is a fixed total order. Every device gets a verdict with numb
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from heapq import nsmallest
 
 from paddock.api.gpu import DeviceType
 from paddock.api.modeldeployment import AllowIntegrated, ReplicaSpread
@@ -98,20 +99,11 @@ def _on_cpu(request: Request, fleet: Fleet, why: str, judged: tuple[Judged, ...]
 
 def _pick(fitting: Sequence[Judged], request: Request, fleet: Fleet) -> tuple[Judged, str]:
     """Pick one, and say why: fewest siblings, then preferences, discrete first, the policy, the GPU object's name."""
-    crowd = _crowds(request, fleet)
-
-    def first(one: Judged) -> tuple[int, ...]:
-        device = one.device
-        integrated = request.allow_integrated is AllowIntegrated.AUTO and device.type is DeviceType.INTEGRATED
-        liked = weight_of(request.preferences, device, fleet.nodes.get(device.node))
-        return (*crowd(device), -liked, int(integrated))
-
-    keys = {one.device.gpu: first(one) for one in fitting}
+    keys = _first_keys(fitting, request, fleet)
     least = min(keys.values())
     leaders = [one for one in fitting if keys[one.device.gpu] == least]
     ranking = POLICIES[request.policy](leaders, request)
-    ordered = sorted((*ranking.key(one), one.device.gpu) for one in leaders)
-    best = next(one for one in leaders if one.device.gpu == ordered[0][-1])
+    best, *others = nsmallest(2, leaders, key=lambda one: (*ranking.key(one), one.device.gpu))
     if len(fitting) == 1:
         return best, "the only device that fits"
     scope = f"{len(leaders)} devices that fit"
@@ -121,10 +113,25 @@ def _pick(fitting: Sequence[Judged], request: Request, fleet: Fleet) -> tuple[Ju
     if len(leaders) == 1:
         return best, f"the one of {scope} ({policy})"
     why = f"{ranking.words} of {scope} ({policy})"
-    if ordered[0][: ranking.told] == ordered[1][: ranking.told]:
-        same = ordered[0][:-1] == ordered[1][:-1]
-        why += ", first among equals" if same else f", {ranking.ties} among equals"
+    mine, next_ = ranking.key(best), ranking.key(others[0])
+    if mine[: ranking.told] == next_[: ranking.told]:
+        why += ", first among equals" if mine == next_ else f", {ranking.ties} among equals"
     return best, why
+
+
+def _first_keys(fitting: Sequence[Judged], request: Request, fleet: Fleet) -> dict[str, tuple[int, ...]]:
+    """Give what goes before the policy, by GPU: siblings near it, how it is preferred, whether it is integrated."""
+    crowd = _crowds(request, fleet)
+    automatic = request.allow_integrated is AllowIntegrated.AUTO
+
+    def first(device: Device) -> tuple[int, ...]:
+        integrated = automatic and device.type is DeviceType.INTEGRATED
+        if not request.preferences:
+            return (*crowd(device), 0, int(integrated))
+        liked = weight_of(request.preferences, device, fleet.nodes.get(device.node))
+        return (*crowd(device), -liked, int(integrated))
+
+    return {one.device.gpu: first(one.device) for one in fitting}
 
 
 def _narrowed(keys: Mapping[str, tuple[int, ...]], least: tuple[int, ...], request: Request) -> str:
