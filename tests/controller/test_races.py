@@ -53,8 +53,8 @@ class Answers:
 def reconciler(answers: Answers, world: World) -> tuple[Reconciler, list[tuple[str, float]]]:
     looks: list[tuple[str, float]] = []
     cluster = cast("Cluster", answers)
-    ledger = Ledger(cluster, 0, lambda: None, lambda _: None)
-    parts = Parts(ledger, cast("Any", None), cast("Any", None), cast("Any", None))
+    ledger = Ledger(cluster, SETTINGS, lambda: None, lambda _: None)
+    parts = Parts(ledger, cast("Any", None), cast("Any", None), cast("Any", None), lambda: None)
     made = Reconciler(cluster, SETTINGS, world, parts, lambda key, after: looks.append((key, after)), lambda _: False)
     return made, looks
 
@@ -118,7 +118,7 @@ async def test_a_reservation_that_a_user_takes_while_we_write_is_told_as_lost() 
             return gpu(13)
 
     cluster = Conflict(get=[gpu(12)])
-    ledger = Ledger(cast("Cluster", cluster), 0, lambda: None, lost.append)
+    ledger = Ledger(cast("Cluster", cluster), SETTINGS, lambda: None, lost.append)
     ledger.apply(gpu(10, "x/gemma-0"))
     await ledger.release("x/other-0")
     status = ledger.stored()["node1-a"].model_copy(update={"description": "another name"})
@@ -137,7 +137,7 @@ async def test_a_reservation_that_was_made_anew_is_not_taken_off_for_the_old_one
             raise ClusterError(409, "Conflict", "the object has been modified")
 
     cluster = Conflict(get=[gpu(12, "x/gemma-0", since=NOW)])
-    ledger = Ledger(cast("Cluster", cluster), 0, lambda: None, lambda _: None)
+    ledger = Ledger(cast("Cluster", cluster), SETTINGS, lambda: None, lambda _: None)
     ledger.apply(gpu(10, "x/gemma-0"))
     await ledger.release("x/gemma-0", since=THEN)
     assert [one.since for _, one in ledger.reservations()] == [NOW]
@@ -157,7 +157,7 @@ async def test_a_reservation_that_is_given_up_while_it_is_written_does_not_stay(
 
     releasing: list[asyncio.Task[None]] = []
     cluster = Slow()
-    ledger = Ledger(cast("Cluster", cluster), 0, lambda: None, lambda _: None)
+    ledger = Ledger(cast("Cluster", cluster), SETTINGS, lambda: None, lambda _: None)
     ledger.apply(gpu(10))
     ledger.assume("node1-a", Reservation(pod="x/gemma-0", deployment="x/gemma", uid="u", bytes=GIB, since=NOW))
     with contextlib.suppress(ConflictError):
