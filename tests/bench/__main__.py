@@ -16,6 +16,7 @@ from bench.agent import measure_agent
 from bench.figures import Figures
 from bench.load import DEPLOYMENTS, NAMESPACE, PODS, Load
 from bench.page import page
+from bench.placing import measure_placement
 from cluster.settings import REPOSITORY
 from support.apiserver import missing_programs
 from support.client import eventually
@@ -195,6 +196,7 @@ def main() -> int:
     if missing is not None:
         sys.exit(f"bench: {missing}")
     figures = Figures()
+    measure_placement(figures)
     with tempfile.TemporaryDirectory() as folder, plane(Path(folder), audit=False) as site:
         Bench(site, figures).run()
         measure_agent(site, figures)

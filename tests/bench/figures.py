@@ -40,6 +40,12 @@ AIMS: dict[str, Aim] = {
     "operator_rss_1000": Aim("operator's memory with 1000 that serve", "MB", 140),
     "operator_cpu_0": Aim("operator's processor time at rest without deployments", "% of a core", 1),
     "operator_cpu_1000": Aim("operator's processor time at rest with 1000", "% of a core", 3),
+    "place_p50_100": Aim("one decision among 100 GPUs, median", "ms", 0.5),
+    "place_p99_100": Aim("one decision among 100 GPUs, 99th percentile", "ms", 1),
+    "place_p50_1000": Aim("one decision among 1000 GPUs, median", "ms", 1),
+    "place_p99_1000": Aim("one decision among 1000 GPUs, 99th percentile", "ms", 1),
+    "place_p50_10000": Aim("one decision among 10000 GPUs, median", "ms", 10),
+    "place_p99_10000": Aim("one decision among 10000 GPUs, 99th percentile", "ms", 10),
     "agent_rss": Aim("agent's memory after a listing with llama.cpp's libraries", "MB", 60),
     "agent_listing": Aim("agent's full listing in its child process", "s", 2),
 }

@@ -1,9 +1,12 @@
 """Which devices a selector means; what excludes one is told in words."""
 
+import fnmatch
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from paddock.api.modeldeployment import PlacementSpec
 from paddock.api.selector import DeviceSelector, Vendor
@@ -12,7 +15,7 @@ from paddock.core.filters import allows
 from paddock.core.fleet import Device, Node
 from paddock.core.placement import Placement, Unplaceable, place
 from paddock.core.request import Request
-from paddock.core.selector import mismatch, vendor_of
+from paddock.core.selector import matches, mismatch, vendor_of
 from support.builders import GIB, GTX_1060, INTEL, RTX_4080, RTX_6000, device, fleet
 
 ADA = replace(RTX_4080, compute_capability="8.9", labels={"team": "a"})
@@ -115,3 +118,16 @@ def test_a_changed_selector_moves_what_it_excludes_and_nothing_else() -> None:
     assert not allows(wish, RTX_4080, NODE)
     liking = PlacementSpec.model_validate({"preferences": [{"selector": {"maxMemory": "8Gi"}}]})
     assert allows(liking, RTX_4080, NODE)
+
+
+PIECES = st.text(alphabet="ab*?", max_size=8)
+
+
+@given(PIECES, st.text(alphabet="abAB", max_size=8))
+def test_patterns_are_those_of_a_shell(pattern: str, text: str) -> None:
+    assert matches(pattern, text) is fnmatch.fnmatchcase(text.lower(), pattern)
+
+
+def test_no_pattern_takes_long() -> None:
+    """By backtracking over every star this would take longer than the universe is old."""
+    assert not matches("*a" * 60 + "b", "a" * 200)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from paddock.api.gpu import DeviceType
 from paddock.api.modeldeployment import AllowIntegrated, DeviceRef, PlacementSpec
@@ -26,9 +27,8 @@ SATISFIED_TAINTS = (
 """Taints that a node's own state stands for; they are told by their own verdicts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """One device and what was found about it. Sizes in bytes."""
+class Judged(NamedTuple):
+    """One device and what was found about it. Sizes in bytes. A tuple, since there is one per device and decision."""
 
     device: Device
     verdict: Verdict

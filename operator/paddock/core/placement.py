@@ -6,7 +6,7 @@ the last tie-break is a fixed total order. Every device gets a verdict with numb
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from heapq import nsmallest
 
 from paddock.api.gpu import DeviceType
@@ -67,7 +67,7 @@ def place(request: Request, fleet: Fleet) -> Placement | Unplaceable:
         one.device.type is DeviceType.DISCRETE for one in fitting
     ):
         judged = tuple(
-            replace(one, verdict=Verdict.TYPE_NOT_ALLOWED, why="a discrete GPU fits")
+            one._replace(verdict=Verdict.TYPE_NOT_ALLOWED, why="a discrete GPU fits")
             if one.verdict is Verdict.FITS and one.device.type is DeviceType.INTEGRATED
             else one
             for one in judged
@@ -194,7 +194,7 @@ def _verbatim(request: Request, judged: tuple[Judged, ...], fleet: Fleet) -> Pla
 
 
 def _chosen(best: Judged, judged: tuple[Judged, ...], request: Request, why: str) -> Placement:
-    verdicts = tuple(replace(one, verdict=Verdict.CHOSEN) if one is best else one for one in judged)
+    verdicts = tuple(one._replace(verdict=Verdict.CHOSEN) if one is best else one for one in judged)
     device = best.device
     numbers = f"needs {human(request.need)} of {human(best.available)} left"
     return Placement(device, request.need, f"{_tell(device)}: {why}; {numbers}", verdicts, device.node)

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from functools import lru_cache
 
 from paddock.api.gpu import DeviceType
 from paddock.api.selector import DeviceSelector, Preference, Vendor
@@ -48,8 +47,27 @@ def weight_of(preferences: tuple[Preference, ...], device: Device, node: Node | 
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Tell whether a text is like a pattern, in which `*` is any text and `?` one character."""
-    return _pattern(pattern).fullmatch(text) is not None
+    """Tell whether a text is like a pattern, in which `*` is any text and `?` one character; case does not matter.
+
+    Takes at most the product of both lengths in steps, whatever the pattern: users write them. Only the last star seen
+    is ever tried again, one character further.
+    """
+    pattern, text = pattern.lower(), text.lower()
+    at, star, tried = 0, -1, 0
+    position = 0
+    while position < len(text):
+        if at < len(pattern) and pattern[at] == "*":
+            star, tried = at, position
+            at += 1
+        elif at < len(pattern) and pattern[at] in ("?", text[position]):
+            at += 1
+            position += 1
+        elif star >= 0:
+            tried += 1
+            at, position = star + 1, tried
+        else:
+            return False
+    return not pattern[at:].strip("*")
 
 
 def normal_pci_id(text: str) -> str:
@@ -113,13 +131,3 @@ def _version(text: str | None) -> tuple[int, ...] | None:
     """Give a compute capability as numbers; None when it is none."""
     parts = (text or "").split(".")
     return tuple(int(one) for one in parts) if all(one.isdecimal() for one in parts) else None
-
-
-@lru_cache(maxsize=1024)
-def _pattern(text: str) -> re.Pattern[str]:
-    """Turn a pattern of `*` and `?` into a regular expression; several stars in a row are one."""
-    parts = (".*" if one.startswith("*") else "." if one == "?" else re.escape(one) for one in _PIECES.findall(text))
-    return re.compile("".join(parts), re.IGNORECASE | re.DOTALL)
-
-
-_PIECES = re.compile(r"\*+|\?|[^*?]+")
