@@ -377,7 +377,8 @@ class Controller:
         """Have those looked at whose place in the queue has changed: others came before them, or went."""
         while True:
             await asyncio.sleep(POSITION_PAUSE)
-            for key in self.world.waiting.misplaced():
+            # While there is work, others may be about to come or go; after a start nobody has been looked at yet.
+            for key in self.world.waiting.misplaced() if self.queue.idle and self.models.settled else ():
                 self.queue.add((DEPLOYMENT, key))
 
     # -- workers --------------------------------------------------------------------------------------------------

@@ -182,6 +182,9 @@ class Waiting:
         known = self._all.get(deployment.key)
         requests = {**(known.requests if known is not None else {}), pod: request}
         told = position(len(self.ahead_of(deployment)))
+        if known is None and isinstance(stored := (deployment.status.get("queue") or {}).get("position"), int):
+            # After a restart others of the queue may not have been looked at yet: what was told stays until all were.
+            told = stored
         self._all[deployment.key] = Queued(order_of(deployment), requests, told)
         return told
 
