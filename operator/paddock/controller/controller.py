@@ -5,8 +5,6 @@ look, and a slow resync by list heals whatever a watch lost.
 """
 
 import asyncio
-import ctypes
-import gc
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -19,6 +17,7 @@ from paddock.controller.agents import Agents
 from paddock.controller.cluster import GPUS, JSON, Cluster, ClusterError, namespaced
 from paddock.controller.events import Events
 from paddock.controller.ledger import Ledger, now
+from paddock.controller.memory import hand_back_memory
 from paddock.controller.models import Models
 from paddock.controller.parts import Parts
 from paddock.controller.policies import Policies
@@ -494,11 +493,3 @@ class Controller:
             if isinstance(source, FileSource):
                 used.add((one.namespace, root_id(source.root)))
         await self.volumes.sweep(used)
-
-
-def hand_back_memory() -> None:
-    """Give the memory of lists that were read back to the system; by itself the GNU C library keeps it for ever."""
-    gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
