@@ -376,9 +376,11 @@ class Controller:
         """Have those looked at whose place in the queue has changed: others came before them, or went."""
         while True:
             await asyncio.sleep(POSITION_PAUSE)
-            # While there is work, others may be about to come or go; after a start nobody has been looked at yet.
-            for key in self.world.waiting.misplaced() if self.queue.idle and self.models.settled else ():
-                self.queue.add((DEPLOYMENT, key))
+            # While there is work, others may be about to come or go; after a start not all have been looked at.
+            if self.queue.idle and self.models.settled:
+                self.world.waiting.complete = True
+                for key in self.world.waiting.misplaced():
+                    self.queue.add((DEPLOYMENT, key))
 
     # -- workers --------------------------------------------------------------------------------------------------
 

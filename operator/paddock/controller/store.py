@@ -160,6 +160,8 @@ class Waiting:
 
     def __init__(self) -> None:
         self._all: dict[str, Queued | None] = {}
+        self.complete = False
+        """Whether all were looked at since the start: until then what was told before stays, for want of the others."""
 
     def __len__(self) -> int:
         return len(self._all)
@@ -182,8 +184,8 @@ class Waiting:
         known = self._all.get(deployment.key)
         requests = {**(known.requests if known is not None else {}), pod: request}
         told = position(len(self.ahead_of(deployment)))
-        if known is None and isinstance(stored := (deployment.status.get("queue") or {}).get("position"), int):
-            # After a restart others of the queue may not have been looked at yet: what was told stays until all were.
+        stored = (deployment.status.get("queue") or {}).get("position")
+        if not self.complete and isinstance(stored, int):
             told = stored
         self._all[deployment.key] = Queued(order_of(deployment), requests, told)
         return told
