@@ -14,10 +14,11 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
+from estimate import table
 from estimate.corpus import write_corpus
 from estimate.llama import BUILD
 from estimate.options import SETS, option_set
-from estimate.table import HEADERS, TABLE
+from estimate.table import HEADERS, PUBLISHED, TABLE
 from paddock.core.gguf import read_gguf
 
 PROGRAM: Final = Path(__file__).parent / "llama.py"
@@ -85,6 +86,7 @@ def write_sparse(path: Path, head: bytes, size: int) -> Path:
 def main() -> int:
     """Renew the table."""
     folder, models = Path(sys.argv[1]), {}
+    others = table.heads(PUBLISHED)
     with tarfile.open(HEADERS, "w:xz") as archive:
         for path in sorted(Path(sys.argv[2]).glob("*.gguf")):
             head, size = head_of(path)
@@ -95,6 +97,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         for path in write_corpus(Path(scratch)):
             models[path.stem] = {"bytes": path.stat().st_size, "sets": measure(folder, path)}
+        for name, (head, size) in others.items():
+            path = write_sparse(Path(scratch) / f"{name}.gguf", head, size)
+            models[name] = {"bytes": size, "sets": measure(folder, path)}
     TABLE.write_text(_text(models))
     return 0
 

@@ -19,6 +19,8 @@ TABLE: Final = HERE / "measured.json"
 """By model and option set: [weights, cache, compute] on the device and on the host, in bytes, or why it was refused."""
 HEADERS: Final = HERE / "architectures.tar.xz"
 """Header of each file that llama.cpp's test-llama-archs writes."""
+PUBLISHED: Final = HERE / "published.tar.xz"
+"""Headers with the shapes of published models beside those of corpus.py: latent attention, hybrids, recurrent ones."""
 
 
 class Measured(NamedTuple):
@@ -41,7 +43,12 @@ def build() -> int:
 
 def architectures() -> list[str]:
     """Name the test models, one or two per architecture."""
-    return [name for name in _table()["models"] if name not in SHAPES]
+    return list(_headers(HEADERS))
+
+
+def published() -> list[str]:
+    """Name the models with published shapes."""
+    return [*SHAPES, *_headers(PUBLISHED)]
 
 
 def measured(name: str) -> dict[str, Measured | str]:
@@ -51,14 +58,20 @@ def measured(name: str) -> dict[str, Measured | str]:
 
 
 @cache
-def _headers() -> dict[str, bytes]:
-    with tarfile.open(HEADERS) as archive:
+def _headers(path: Path) -> dict[str, bytes]:
+    with tarfile.open(path) as archive:
         return {one.name: file.read() for one in archive if (file := archive.extractfile(one))}
 
 
 def head(name: str) -> tuple[bytes, int]:
-    """Give the header of a test model and the size of its file."""
-    return _headers()[name], int(_table()["models"][name]["bytes"])
+    """Give the header of a model and the size of its file."""
+    found = _headers(HEADERS).get(name) or _headers(PUBLISHED)[name]
+    return found, int(_table()["models"][name]["bytes"])
+
+
+def heads(path: Path) -> dict[str, tuple[bytes, int]]:
+    """Give every header of an archive and the size of its file."""
+    return {name: head(name) for name in _headers(path)}
 
 
 @cache

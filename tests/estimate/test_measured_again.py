@@ -15,7 +15,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("name", [*table.architectures(), *SHAPES])
+@pytest.mark.parametrize("name", [*table.architectures(), *table.published()])
 def test_the_table_is_what_llama_cpp_says(name: str, tmp_path: Path) -> None:
     folder, path = libraries(), tmp_path / f"{name}.gguf"
     assert folder is not None

@@ -109,6 +109,32 @@ class TensorGroup(Model):
     """The same as CUDA and its relatives allocate: each tensor on 128 bytes, quantized rows up to 512 elements."""
 
 
+class LayerOutline(Model):
+    """One kind of repeating layer, as far as the graph of a computation depends on it."""
+
+    traits: str = ""
+    """Letters: r recurrent state, a cached keys, w windowed, e experts, i an index of keys."""
+    heads: int = 0
+    """Attention heads."""
+    heads_kv: int = 0
+    """Key-value heads as the file says, cached or not."""
+    shapes: dict[str, list[int]] = {}
+    """Shape of each tensor by its name without the layer."""
+
+
+class GraphOutline(Model):
+    """What the graph of a computation is built from."""
+
+    numbers: dict[str, int] = {}
+    """Whole numbers of the metadata, by their key below the architecture."""
+    shapes: dict[str, list[int]] = {}
+    """Shape of each tensor outside the repeating layers."""
+    kinds: list[LayerOutline] = []
+    """The kinds of layers."""
+    layers: list[int] = []
+    """Which kind each layer is of, without those that only predict further tokens."""
+
+
 class HeaderSummary(Model):
     """What the operator needs to know of a GGUF file: some hundred bytes instead of the header's megabytes."""
 
@@ -182,6 +208,8 @@ class HeaderSummary(Model):
     """Bytes of output_tensors that are the token embedding once more."""
     shared_bytes: int = 0
     """Bytes of output_tensors that every layer uses, so that both sides have them when layers are split."""
+    graph: GraphOutline | None = None
+    """What the compute buffer can be found exactly from."""
 
 
 class HeaderFault(Model):

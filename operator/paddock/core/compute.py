@@ -11,6 +11,7 @@ from paddock.core.geometry import Geometry, Options, copies_cache, flash_attenti
 
 _F16: Final = 2
 _F32: Final = 4
+_I64: Final = 8
 _INDEX_SCRATCH: Final = 20 * 1024
 _ROOM: Final = 128 * 1024
 """Bytes of small inputs (positions, indices) that the bounds do not list."""
@@ -34,7 +35,7 @@ def bounded_device(summary: HeaderSummary, options: Options, geometry: Geometry)
     heads = max(summary.head_count, default=0)
     if not flash_attention(summary, options):
         copies = 1 if summary.key_length_mla is None else 3
-        total += _F32 * copies * (heads + 1) * tokens * cells
+        total += _F32 * copies * (heads + 1) * tokens * cells + _scattered(summary, geometry)
     if options.quantized:
         total += _F32 * tokens * (width + heads * summary.key_length)  # queries are rotated as the cache is
     if summary.indexer_length:
@@ -51,11 +52,19 @@ def bounded_host(summary: HeaderSummary, options: Options, geometry: Geometry) -
         mask = (2 if flash else 3) * _F32 * geometry.slots
     width = _F32 * embedded * summary.embedding_length
     inputs = geometry.tokens * (width + mask * mask_cells(summary, geometry))
+    if not flash:
+        inputs += _scattered(summary, geometry)
     if options.quantized:
         inputs += 2 * _F32 * max(summary.key_length, summary.value_length) ** 2
     if summary.recurrent:
         inputs += 2 * _F32 * geometry.tokens**2
     return inputs + inputs // 400 + _ROOM
+
+
+def _scattered(summary: HeaderSummary, geometry: Geometry) -> int:
+    """Bytes of the places that values are written to one by one, which is how they are kept without FlashAttention."""
+    values = max(summary.head_count_kv, default=0) * max(widths(summary, windowed=flag)[1] for flag in (False, True))
+    return _I64 * geometry.tokens * values * (2 if geometry.window else 1)
 
 
 def mask_cells(summary: HeaderSummary, geometry: Geometry) -> int:

@@ -12,7 +12,17 @@ from paddock.api.report import HeaderSummary
 from paddock.core.cache import LayerCache, layer_caches
 from paddock.core.compute import bounded_device, bounded_host, copied_cache, logits
 from paddock.core.geometry import Geometry, Options
-from paddock.core.overhead import CONTEXT, HOST_PROCESS, TENSOR_PADDING, UNKNOWN_CONTEXT, slack
+from paddock.core.graphs import ComputeSizes, compute_sizes
+from paddock.core.overhead import (
+    CONTEXT,
+    DEVICE_ALIGNMENT,
+    HOST_PROCESS,
+    TENSOR_PADDING,
+    UNKNOWN_ALIGNMENT,
+    UNKNOWN_CONTEXT,
+    slack,
+)
+from paddock.core.templates import templates
 
 __all__ = ["BUILD", "Addend", "Kind", "MemoryEstimate", "Options", "Place", "Source", "estimate"]
 
@@ -28,6 +38,12 @@ _UNCERTAIN_CACHE: Final = frozenset({"deepseek4"})
 """Compressed caches without a closed form."""
 _SPLIT_STATE: Final = 3
 """Times the bound of a graph with recurrent state whose layers are split over device and CPU."""
+ROOM: Final = 10
+"""A part of this number is added where the replayed graph may differ from the one in question."""
+_FUSING: Final = frozenset({"vulkan", "metal", "other", "unknown"})
+"""Backends that keep tensors longer, or compute in another order, to fuse operations (graph_optimize)."""
+_FUSING_EXPERTS: Final = frozenset({"cuda", "hip"})
+"""The same of graphs with experts only (ggml-cuda.cu:4604)."""
 _PADDED: Final = frozenset({"cuda", "hip", "sycl"})
 """Backends whose padding of tensors the summary has summed up."""
 
@@ -174,17 +190,43 @@ def _compute(summary: HeaderSummary, options: Options, geometry: Geometry, on_de
     whole = on_device > summary.block_count
     bound = bounded_device(summary, options, geometry)
     inputs = bounded_host(summary, options, geometry)
+    if whole or not on_device:
+        alignment = DEVICE_ALIGNMENT.get(options.backend, UNKNOWN_ALIGNMENT)
+        sizes = compute_sizes(summary, options, geometry, templates(), alignment)
+        if sizes is not None:
+            return _replayed(summary, options, geometry, sizes, on_device)
     if not on_device:
         return [Addend("compute buffer", "host", "compute", bound + inputs, "bound")]
     if not whole:
         bound *= _SPLIT_STATE if summary.recurrent else 1
         inputs += bound
-    copy = copied_cache(summary, options, geometry)
     return [
         Addend("compute buffer", "device", "compute", bound, "bound"),
-        Addend("16-bit copy of a quantized cache", "device", "compute", copy, "formula"),
+        *_copy(summary, options, geometry),
         Addend("inputs of the graph", "host", "compute", inputs, "bound"),
     ]
+
+
+def _copy(summary: HeaderSummary, options: Options, geometry: Geometry) -> list[Addend]:
+    size = copied_cache(summary, options, geometry)
+    return [Addend("16-bit copy of a quantized cache", "device", "compute", size, "bound")]
+
+
+def _replayed(
+    summary: HeaderSummary, options: Options, geometry: Geometry, sizes: ComputeSizes, on_device: int
+) -> list[Addend]:
+    """Give the compute buffers by the replayed allocator, with room for what a graph or a backend may do otherwise."""
+    if not on_device:  # no copies between buffers, so never more than both
+        whole = sizes.device + sizes.host
+        return [Addend("compute buffer", "host", "compute", whole + whole // ROOM, "bound")]
+    fused = options.backend in _FUSING or (options.backend in _FUSING_EXPERTS and bool(summary.experts_used))
+    device = _roomy("compute buffer", "device", sizes.device, exact=sizes.sure and not fused)
+    host = _roomy("inputs of the graph", "host", sizes.host, exact=sizes.sure)
+    return [device, *_copy(summary, options, geometry), host]
+
+
+def _roomy(name: str, place: Place, size: int, *, exact: bool) -> Addend:
+    return Addend(name, place, "compute", size if exact else size + size // ROOM, "formula" if exact else "bound")
 
 
 def _believed(part: Addend) -> Addend:

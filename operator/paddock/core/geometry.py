@@ -93,7 +93,7 @@ def flash_attention(summary: HeaderSummary, options: Options) -> bool:
     return (key == value and key in _FLASH_HEADS) or (key, value) in _FLASH_PAIRS or not any(summary.head_count)
 
 
-_NO_COPY: Final = frozenset({"generic", "vulkan", "sycl", "metal", "other"})
+_NO_COPY: Final = frozenset({"generic", "vulkan", "sycl", "metal", "rpc", "other"})
 
 _FLASH_HEADS: Final = frozenset({40, 64, 72, 80, 96, 112, 128, 256, 512})
 _FLASH_PAIRS: Final = frozenset({(192, 128), (320, 256), (576, 512)})

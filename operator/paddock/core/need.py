@@ -13,7 +13,7 @@ from paddock.api.report import HeaderSummary
 from paddock.api.vocabulary import GRANULE
 from paddock.core.estimate import estimate
 from paddock.core.geometry import CONTEXT_STEP, Options
-from paddock.core.overhead import CONTEXT, HOST_PROCESS, SLACK, TENSOR_PADDING
+from paddock.core.overhead import CONTEXT, HOST_PROCESS, SLACK, TENSOR_PADDING, UNKNOWN_CONTEXT
 from paddock.core.quantity import MIB, round_up
 
 __all__ = ["GIB", "HOST_PROCESS", "MIB", "OVERHEAD", "SLACK", "TENSOR_PADDING", "MemoryNeed", "need"]
@@ -29,13 +29,14 @@ BACKENDS: Final = {
     "SYCL": "sycl",
     "Vulkan": "vulkan",
     "Metal": "metal",
+    "RPC": "rpc",
 }
 """The kind of device by ggml's name of its backend."""
 OTHER: Final = "other"
 """A backend that is not in the table."""
 UNKNOWN: Final = "unknown"
 """Planned with the largest of each margin."""
-OVERHEAD: Final = {name: CONTEXT[backend] for name, backend in BACKENDS.items()}
+OVERHEAD: Final = {name: CONTEXT.get(backend, UNKNOWN_CONTEXT) for name, backend in BACKENDS.items()}
 """Bytes on the device beside the model, by ggml's name of the backend."""
 _FLASH: Final[dict[FlashAttention, Literal["on", "off", "auto"]]] = {
     FlashAttention.AUTO: "auto",

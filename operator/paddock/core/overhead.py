@@ -20,6 +20,10 @@ for want of any report.
 """
 UNKNOWN_CONTEXT: Final = max(CONTEXT.values())
 """For a backend that is not in the table."""
+DEVICE_ALIGNMENT: Final = {"generic": 32, "cuda": 128, "hip": 128, "vulkan": 256, "sycl": 128, "metal": 32}
+"""Bytes that each tensor in a buffer begins at a multiple of; Vulkan's is the largest that its drivers ask for."""
+UNKNOWN_ALIGNMENT: Final = max(DEVICE_ALIGNMENT.values())
+"""For a backend that is not in the table."""
 TENSOR_PADDING: Final = 768
 """Bytes: most that a GPU backend adds to one tensor: alignment to 128 and rows padded to 512 elements of Q8_K."""
 SLACK: Final = 64 * MIB

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, NoReturn
 
-from paddock.api.report import HeaderSummary, TensorGroup
+from paddock.api.report import GraphOutline, HeaderSummary, LayerOutline, TensorGroup
 from paddock.core import architectures as known
 from paddock.core.ggml import type_numbered
 from paddock.core.gguf import GgufError, GgufMetadata, Skipped, Tensor
@@ -16,6 +16,8 @@ MAX_LAYERS: Final = 512
 """LLAMA_MAX_LAYERS."""
 MAX_SIZE: Final = 2**31 - 1
 """Largest width, head count or context length that is believed."""
+MAX_OUTLINE: Final = 2000
+"""Tensors of the different kinds of layers that a summary holds."""
 MAX_PARTS: Final = 1000
 """Parts of a split file."""
 
@@ -74,6 +76,7 @@ def summarize(parts: Sequence[GgufMetadata]) -> HeaderSummary:
         layer_tensors=_group(groups.repeating),
         output_tensors=_group(groups.outputs),
         layer_bytes=_short(_layer_bytes(groups.repeating, layers.count)),
+        graph=_outline(header, layers),
         shared_bytes=sum(_align(one.bytes) for one in groups.outputs if one.name.startswith(_SHARED_PREFIXES)),
         tied_bytes=sum(_align(tensor.bytes) for tensor in groups.tied),
     )
@@ -337,6 +340,54 @@ def _layer_bytes(tensors: list[Tensor], count: int) -> list[int]:
     for tensor in tensors:
         sizes[_layer_of(tensor.name) or 0] += _align(tensor.bytes)
     return sizes
+
+
+def _outline(header: _Header, layers: _Layers) -> GraphOutline | None:
+    """Give what the graph is built from; None when that is more than a summary should hold."""
+    prefix = f"{header.architecture}."
+    numbers = {
+        key.removeprefix(prefix): int(value)
+        for key, value in header.values.items()
+        if key.startswith(prefix) and isinstance(value, int) and 0 <= value <= MAX_SIZE
+    }
+    outside: dict[str, list[int]] = {}
+    inside: list[dict[str, list[int]]] = [{} for _ in range(layers.count)]
+    for tensor in header.tensors:
+        layer = _layer_of(tensor.name)
+        if layer is None:
+            outside[tensor.name.removesuffix(".weight")] = list(tensor.shape)
+        elif layer < layers.trunk:
+            name = tensor.name.split(".", 2)[2].removesuffix(".weight")
+            inside[layer][name] = list(tensor.shape)
+    heads, heads_kv = header.per_layer("attention.head_count", 0), header.per_layer("attention.head_count_kv", -1)
+    indexed = _indexer_layers(header, layers)
+    kinds: list[LayerOutline] = []
+    order = []
+    for layer in range(layers.trunk):
+        kind = LayerOutline(
+            traits=_traits(layers, layer, inside[layer], indexed=bool(indexed) and indexed[layer]),
+            heads=heads[layer],
+            heads_kv=heads_kv[layer] if heads_kv[layer] >= 0 else heads[layer],
+            shapes=inside[layer],
+        )
+        if kind not in kinds:
+            kinds.append(kind)
+        order.append(kinds.index(kind))
+    size = len(outside) + sum(len(kind.shapes) for kind in kinds)
+    if size > MAX_OUTLINE or len(numbers) > MAX_OUTLINE:
+        return None
+    return GraphOutline(numbers=numbers, shapes=outside, kinds=kinds, layers=order)
+
+
+def _traits(layers: _Layers, layer: int, shapes: dict[str, list[int]], *, indexed: bool) -> str:
+    flags = {
+        "r": layers.recurrent[layer],
+        "a": layers.heads_kv[layer] > 0,
+        "w": bool(layers.sliding) and layers.sliding[layer],
+        "e": any("_exps" in name for name in shapes),
+        "i": indexed,
+    }
+    return "".join(letter for letter, flag in flags.items() if flag)
 
 
 def _layer_of(name: str) -> int | None:
