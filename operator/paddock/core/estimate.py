@@ -126,7 +126,8 @@ def _weights(summary: HeaderSummary, options: Options, on_device: int) -> list[A
     if source == "bound":
         host = summary.input_tensors.bytes + summary.layer_tensors.bytes
     if not on_device:
-        host += summary.output_tensors.bytes - summary.tied_bytes  # one copy of an embedding serves both ends
+        host += summary.output_tensors.bytes  # a tied embedding is there twice where the CPU packs weights anew
+        source = "bound" if summary.tied_bytes else source
     elif not whole:
         host += summary.shared_bytes
     parts = [Addend("token embeddings" if whole else "weights", "host", "weights", host, source)]
