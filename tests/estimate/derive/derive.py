@@ -205,7 +205,12 @@ def _size(found: list[tuple[Tensor, str | None]], search: Search) -> str | None:
 
 
 def _is_rotation(tensor: Tensor, weight: str | None) -> bool:
-    return tensor.op in {"MUL_MAT", "CONT"} and weight is None and tensor.shape[2:] == (1, 1) and not tensor.shape[0] % ROTATION
+    return (
+        tensor.op in {"MUL_MAT", "CONT"}
+        and weight is None
+        and tensor.shape[2:] == (1, 1)
+        and not tensor.shape[0] % ROTATION
+    )
 
 
 def _product(tensor: Tensor) -> int:
