@@ -1,8 +1,9 @@
 """The short-lived process that asks llama.cpp itself what a model takes: `python -m paddock.agent.measure_child`.
 
-Reads one line of JSON from standard input and prints one. llama.cpp loads the model with `no_alloc`: it reads the header,
-makes buffers of no size and counts. That is not safe for threads, leaks, and ends the process on a failed assertion; hence
-a process of its own. The structures are those of build 11434; `_check_layout` refuses a library that has others.
+Reads one line of JSON from standard input and prints one. llama.cpp loads the model with `no_alloc`: it reads the
+header, makes buffers of no size and counts. That is not safe for threads, leaks, and ends the process on a failed
+assertion; hence a process of its own. The structures are those of build 11434; `_defaults` refuses a library that has
+others.
 """
 
 import ctypes as c
@@ -20,8 +21,6 @@ from typing import Any, Final
 _ROOM: Final = 512
 """Bytes behind each structure, so that a library with a longer one overwrites nothing."""
 _CPU: Final = 0
-_LIMIT: Final = 8 * 1024**3
-"""Bytes of own memory: recurrent state is really allocated (src/llama-memory-recurrent.cpp has no no_alloc branch)."""
 _MOST_BUFFERS: Final = 64
 _CONNECT_SECONDS: Final = 5.0
 _EXPERTS: Final = r"blk\.{}\.ffn_(up|down|gate|gate_up)_(ch|)exps"
@@ -121,7 +120,7 @@ class _Libraries:
             raise MeasureError(f"the libraries lack {name}, so they are not of a build like b11434") from error
         function.restype = result
         function.argtypes = arguments
-        return function  # type: ignore[no-any-return]
+        return function
 
     def version(self) -> str:
         """Give ggml's version and commit."""
@@ -149,7 +148,7 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
     began = time.monotonic()
     libraries = _Libraries(Path(request["folder"]))
     model_params, context_params = _defaults(libraries)
-    device = _device(libraries, request.get("device"))
+    device = _device(libraries, request.get("device"), request["memory_limit"])
     devices = (_P * 2)(device, None)
     model_params.devices = c.cast(devices, _P)
     model_params.no_alloc, model_params.load_mode = True, 0
@@ -216,17 +215,17 @@ def _host_device(libraries: _Libraries) -> int:
     return int(found)
 
 
-def _device(libraries: _Libraries, name: str | None) -> int:
+def _device(libraries: _Libraries, name: str | None, limit: int) -> int:
     """Give the device of that name, or a plain one: the CPU behind a loopback connection, as a GPU without extras."""
     if name is None:
-        return _plain_device(libraries)
+        return _plain_device(libraries, limit)
     found = libraries.call(libraries.ggml, "ggml_backend_dev_by_name", _P, c.c_char_p)(name.encode())
     if not found:
         raise MeasureError(f"ggml's registry has no device {name}")
     return int(found)
 
 
-def _plain_device(libraries: _Libraries) -> int:
+def _plain_device(libraries: _Libraries, limit: int) -> int:
     registry = libraries.call(libraries.ggml, "ggml_backend_reg_by_name", _P, c.c_char_p)(b"RPC")
     if not registry:
         raise MeasureError("the libraries are built without the RPC backend, which stands for a plain device")
@@ -235,8 +234,8 @@ def _plain_device(libraries: _Libraries) -> int:
     add = address(registry, b"ggml_backend_rpc_add_server")
     if not start or not add:
         raise MeasureError("the RPC backend lacks its functions")
-    limit = min(_LIMIT, resource.getrlimit(resource.RLIMIT_DATA)[1] % 2**63 or _LIMIT)
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    # Recurrent state is really allocated here: src/llama-memory-recurrent.cpp has no branch for no_alloc.
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.getrlimit(resource.RLIMIT_DATA)[1]))
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
