@@ -69,6 +69,12 @@ def differences(formula: MemoryEstimate, measured: Measurement) -> list[Differen
     return [pair for pair in pairs if pair.formula != pair.measured]
 
 
+def expected(formula: MemoryEstimate, difference: Difference) -> bool:
+    """Tell whether a difference is as the formula says of itself: a bound, and above."""
+    parts = [one for one in formula.addends if (one.place, one.kind) == (difference.place, difference.kind)]
+    return difference.formula > difference.measured and any(one.source == "bound" for one in parts)
+
+
 def composed(
     architecture: str, measured: Measurement, plain: MemoryEstimate, backend: MemoryEstimate
 ) -> MemoryEstimate:

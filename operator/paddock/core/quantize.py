@@ -107,3 +107,46 @@ def type_of_file(parts: Sequence[GgufMetadata]) -> str:
             sizes[tensor.type] = sizes.get(tensor.type, 0) + tensor.bytes
     most = type_numbered(max(sizes, key=lambda number: sizes[number])) if sizes else None
     return most.name if most else "unknown"
+
+
+_FILE_TYPES: Final = {
+    0: "F32",
+    1: "F16",
+    2: "Q4_0",
+    3: "Q4_1",
+    7: "Q8_0",
+    8: "Q5_0",
+    9: "Q5_1",
+    10: "Q2_K",
+    11: "Q3_K_S",
+    12: "Q3_K_M",
+    13: "Q3_K_L",
+    14: "Q4_K_S",
+    15: "Q4_K_M",
+    16: "Q5_K_S",
+    17: "Q5_K_M",
+    18: "Q6_K",
+    19: "IQ2_XXS",
+    20: "IQ2_XS",
+    21: "Q2_K_S",
+    22: "IQ3_XS",
+    23: "IQ3_XXS",
+    24: "IQ1_S",
+    25: "IQ4_NL",
+    26: "IQ3_S",
+    27: "IQ3_M",
+    28: "IQ2_S",
+    29: "IQ2_M",
+    30: "IQ4_XS",
+    31: "IQ1_M",
+    32: "BF16",
+    36: "TQ1_0",
+    37: "TQ2_0",
+    38: "MXFP4",
+}
+"""llama_ftype (include/llama.h)."""
+
+
+def quantization(parts: Sequence[GgufMetadata], file_type: int | None) -> str:
+    """Name the quantization: as the file does, else by the type that most of its bytes are in."""
+    return _FILE_TYPES.get(-1 if file_type is None else file_type) or type_of_file(parts).upper()
