@@ -79,7 +79,7 @@ def _checked(model: Model, options: Options) -> Options:
         if block > 1 and width % block and any(model.summary.head_count_kv):
             raise Problem(f"--cache-type{flag} {name} needs heads that are a multiple of {block}; they are {width}", 2)
     if type_called(options.cache_type_v).block > 1 and options.flash_attention == "off":
-        raise Problem(f"--cache-type-v {options.cache_type_v} needs FlashAttention; leave --flash-attn off out", 2)
+        raise Problem(f"--cache-type-v {options.cache_type_v} needs FlashAttention; drop --flash-attn off", 2)
     context = options.context or Geometry.of(model.summary, options).context
     return replace(options, context=context)
 

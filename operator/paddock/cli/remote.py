@@ -7,7 +7,7 @@ import time
 import urllib.error
 import urllib.request
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from typing_extensions import override
 
@@ -71,7 +71,7 @@ class Remote:
     def sibling(self, name: str) -> str:
         """Give the address of another file beside this one."""
         parts = urlsplit(self.url)
-        return urlunsplit(parts._replace(path=parts.path.rpartition("/")[0] + "/" + name))
+        return urlunsplit(parts._replace(path=parts.path.rpartition("/")[0] + "/" + quote(name)))
 
     def read(self, offset: int, length: int) -> bytes:
         """Give at most `length` bytes from `offset`; fewer only at the end of the file."""
@@ -136,6 +136,8 @@ class Remote:
         return b"".join(pieces)
 
     def _refusal(self, error: urllib.error.HTTPError) -> str:
+        if 300 <= error.code < 400:  # noqa: PLR2004 HTTP
+            return f"{self.url}: its redirects lead nowhere, or to where they may not (status {error.code})"
         meaning = _MEANING.get(error.code, error.reason or "no reason given")
         return f"{self.url}: {meaning} (status {error.code}){_hint(self.url)}"
 
