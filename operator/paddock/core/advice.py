@@ -15,8 +15,9 @@ from paddock.core.quantity import round_up
 Need = Callable[[Options], MemoryEstimate]
 """Estimates one model with the options given."""
 
-CACHE_TYPES: Final = ("f16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
-"""Cache types by falling precision and size."""
+CACHE_TYPES: Final = ("f16", "q8_0", "q4_0")
+"""Cache types by falling precision and size: those that FlashAttention has kernels of its own for in the usual builds
+(ggml/CMakeLists.txt:208)."""
 MOST_SLOTS: Final = 256
 """LLAMA_MAX_SEQ (src/llama-cparams.h)."""
 
