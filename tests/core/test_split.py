@@ -26,8 +26,10 @@ def test_the_files_of_a_split_model_are_named_after_the_first() -> None:
     assert names == [f"m-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
 
 
-def test_a_later_file_is_left_to_the_summary_to_refuse() -> None:
-    assert part_names("m-00002-of-00003.gguf", part(count=3, no=1)) == ["m-00002-of-00003.gguf"]
+@pytest.mark.parametrize(("name", "first"), [("m-00002-of-00003.gguf", "m"), ("odd.gguf", "NAME")])
+def test_a_later_file_names_the_first(name: str, first: str) -> None:
+    with pytest.raises(GgufError, match=f"name the first part, {first}-00001-of-00003.gguf"):
+        part_names(name, part(count=3, no=1))
 
 
 @pytest.mark.parametrize(

@@ -192,6 +192,10 @@ def _budget(screen: Screen, found: Answer, budget: int) -> None:
         for one in found.advice:
             if one.kind == kind:
                 screen.line(Text.assemble(clean(one.message), (_flags(one), "dim")), INDENT)
+    if found.asked.options.backend == "generic":
+        screen.line(
+            Text("the driver's own share is not counted; --backend cuda and others plan it", style="dim"), INDENT
+        )
 
 
 def _flags(one: Advice) -> str:

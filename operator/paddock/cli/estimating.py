@@ -73,13 +73,13 @@ def answer(model: Model, asked: Asked) -> Answer:
 
 def _checked(model: Model, options: Options) -> Options:
     """Refuse what llama-server refuses, and fill in the context that the model was trained with."""
+    if type_called(options.cache_type_v).block > 1 and options.flash_attention == "off":
+        raise Problem(f"--cache-type-v {options.cache_type_v} needs FlashAttention; drop --flash-attn off", 2)
     for flag, name in (("-k", options.cache_type_k), ("-v", options.cache_type_v)):
         block = type_called(name).block
         width = model.summary.key_length if flag == "-k" else model.summary.value_length
         if block > 1 and width % block and any(model.summary.head_count_kv):
             raise Problem(f"--cache-type{flag} {name} needs heads that are a multiple of {block}; they are {width}", 2)
-    if type_called(options.cache_type_v).block > 1 and options.flash_attention == "off":
-        raise Problem(f"--cache-type-v {options.cache_type_v} needs FlashAttention; drop --flash-attn off", 2)
     context = options.context or Geometry.of(model.summary, options).context
     return replace(options, context=context)
 
@@ -195,7 +195,7 @@ def _options(found: Answer) -> JSON:
 
 def bytes_of(text: str) -> int:
     """Read a size as people write it: 24GiB, 24Gi, 24GB, 24G, 25769803776; raises Problem."""
-    plain = text.strip().removesuffix("B").removesuffix("b").strip()
+    plain = "".join(text.split()).removesuffix("B")
     try:
         found = int(parse_quantity(plain))
     except ValueError:

@@ -11,14 +11,15 @@ _SPLIT_NAME: Final = re.compile(r"(?P<stem>.+)-(?P<number>[0-9]{5})-of-(?P<count
 
 
 def part_names(name: str, first: GgufMetadata) -> list[str]:
-    """Give the names of all files of the model whose first file is `name`; raises GgufError.
-
-    A file that is not the first of its model stands for itself: what is wrong with it shows when it is summarized.
-    """
-    count = first.values.get("split.count", 1)
-    if not isinstance(count, int) or count <= 1 or first.values.get("split.no", 0) != 0:
+    """Give the names of all files of the model whose first file is `name`; raises GgufError."""
+    count, own = first.values.get("split.count", 1), first.values.get("split.no", 0)
+    if not isinstance(count, int) or count <= 1:
         return [name]
     matched = _SPLIT_NAME.fullmatch(name)
+    if own != 0:
+        stem = matched["stem"] if matched else "NAME"
+        message = f"this is a later part of a split model: name the first part, {stem}-00001-of-{count:05}.gguf"
+        raise GgufError("ModelUnsupported", message)
     if matched is None or int(matched["number"]) != 1 or int(matched["count"]) != count:
         expected = f"NAME-00001-of-{count:05}.gguf"
         message = f"part of a model of {count} files, so it must be called {expected}"
