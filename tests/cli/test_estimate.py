@@ -133,6 +133,11 @@ def test_options_reach_the_estimate(shell: Shell, model: Callable[[str], str]) -
     part = asked(shell, path, "--context", "8192", "--gpu-layers", "10")
     assert part["options"]["gpuLayers"] == 10
     assert 0 < part["device"]["weights"] < plain["device"]["weights"]
+    moved = asked(shell, path, "--context", "8192", "--n-cpu-moe", "10")
+    assert (
+        moved["host"]["weights"] - plain["host"]["weights"] == plain["device"]["weights"] - moved["device"]["weights"]
+    )
+    assert moved["host"]["weights"] > 5 * GIB
     assert asked(shell, path, "--context", "8192", "--gpu-layers", "all")["device"] == plain["device"]
     cuda = asked(shell, path, "--context", "8192", "--backend", "cuda")
     assert cuda["total"]["device"] > plain["total"]["device"]

@@ -133,6 +133,17 @@ def test_advice_where_the_model_does_not_fit() -> None:
     assert int(str(slow.facts["hostBytesPerToken"])) > 0
 
 
+def test_experts_of_as_few_layers_as_possible_go_to_the_host() -> None:
+    found = told(EXPERTS, 20 * GIB)
+    flags = found["experts"][0].facts["options"]
+    assert isinstance(flags, dict)
+    count = flags["-ncmoe"]
+    assert advice.fits(need(EXPERTS), replace(OPTIONS, cpu_moe=count), 20 * GIB)
+    assert not advice.fits(need(EXPERTS), replace(OPTIONS, cpu_moe=count - 1), 20 * GIB)
+    assert any(one.facts["options"] == {"-ncmoe": count} for one in found["speed"])
+    assert "experts" not in told(EXPERTS, 1 * GIB)
+
+
 def test_a_smaller_quantization_is_named_only_when_it_would_fit() -> None:
     assert told("llama-3.1-70b", 30 * GIB)["quantization"][0].facts["quantization"] == "Q2_K"
     assert "quantization" not in told("llama-3.1-70b", 20 * GIB)

@@ -204,6 +204,8 @@ class HeaderSummary(Model):
     """Output layer, with the tied embedding counted again."""
     layer_bytes: list[int] = []
     """Bytes per repeating layer, or one for all; empty when unknown."""
+    expert_bytes: list[int] = []
+    """Those of them that are experts' weights, likewise; empty when there are none."""
     tied_bytes: int = 0
     """Bytes of output_tensors that are the token embedding once more."""
     shared_bytes: int = 0

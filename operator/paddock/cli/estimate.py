@@ -71,10 +71,13 @@ def show(screen: Screen, found: Answer) -> None:
         _budget(screen, found, found.asked.wish.budget)
     _users(screen, [one for one in advice if one.kind == "table"])
     _cards(screen, found, [one for one in advice if one.kind == "card"])
+    label = "Speed"
     for one in advice:
         if one.kind == "speed":
-            screen.line()
-            _labelled(screen, "Speed", clean(one.message))
+            if label:
+                screen.line()
+            _labelled(screen, label, clean(one.message))
+            label = ""
 
 
 def _head(screen: Screen, found: Answer) -> None:

@@ -130,11 +130,23 @@ def _weights(summary: HeaderSummary, options: Options, on_device: int) -> list[A
         source = "bound" if summary.tied_bytes else source
     elif not whole:
         host += summary.shared_bytes
-    parts = [Addend("token embeddings" if whole else "weights", "host", "weights", host, source)]
+    moved = min(experts_on_host(summary, options, on_device), device)
+    device, host = device - moved, host + (moved if source == "exact" else 0)
+    alone = whole and not moved
+    parts = [Addend("token embeddings" if alone else "weights", "host", "weights", host, source)]
     if device:
         parts.insert(0, Addend("weights", "device", "weights", device, source))
         parts += _padding(summary, options, whole=whole)
     return parts
+
+
+def experts_on_host(summary: HeaderSummary, options: Options, on_device: int) -> int:
+    """Bytes of experts that --n-cpu-moe keeps on the host although their layers are on the device."""
+    count, sizes = summary.block_count, summary.expert_bytes
+    if not sizes:
+        return 0
+    spread = sizes * count if len(sizes) == 1 else sizes
+    return sum(spread[max(count + 1 - on_device, 0) : options.cpu_moe])
 
 
 def _last_layers(summary: HeaderSummary, on_device: int) -> tuple[int, Source]:
@@ -188,7 +200,7 @@ def _cache_sizes(layers: list[LayerCache]) -> list[tuple[str, int]]:
 
 
 def _compute(summary: HeaderSummary, options: Options, geometry: Geometry, on_device: int) -> list[Addend]:
-    whole = on_device > summary.block_count
+    whole = on_device > summary.block_count and not experts_on_host(summary, options, on_device)
     bound = bounded_device(summary, options, geometry)
     inputs = bounded_host(summary, options, geometry)
     if whole or not on_device:

@@ -24,6 +24,8 @@ MAX_PARTS: Final = 1000
 _ALIGNMENT: Final = 32
 _INPUT_PREFIXES: Final = ("token_embd.", "position_embd.", "token_types.", "per_layer_token_embd.", "masked_embd_")
 _SHARED_PREFIXES: Final = ("rope_freqs.", "rope_factors_")
+_EXPERTS: Final = tuple(f"ffn_{part}_{kind}exps" for part in ("up", "down", "gate", "gate_up") for kind in ("ch", ""))
+"""Names of experts' tensors (LLM_FFN_EXPS_REGEX, common/common.h:1224)."""
 _FLOAT: Final = 4
 _CUDA_ALIGNMENT: Final = 128
 _CUDA_ROW: Final = 512
@@ -75,6 +77,7 @@ def summarize(parts: Sequence[GgufMetadata]) -> HeaderSummary:
         input_tensors=_group(groups.inputs),
         layer_tensors=_group(groups.repeating),
         output_tensors=_group(groups.outputs),
+        expert_bytes=_expert_bytes(groups.repeating, layers.count),
         layer_bytes=_short(_layer_bytes(groups.repeating, layers.count)),
         graph=_outline(header, layers),
         shared_bytes=sum(_align(one.bytes) for one in groups.outputs if one.name.startswith(_SHARED_PREFIXES)),
@@ -333,6 +336,12 @@ def _groups(header: _Header, layers: _Layers) -> _Groups:
     if header.architecture not in known.WITHOUT_OUTPUT and all(tensor.name != "output.weight" for tensor in outputs):
         tied = [tensor for tensor in inputs if tensor.name == "token_embd.weight"]
     return _Groups(inputs, repeating, outputs + tied, tied)
+
+
+def _expert_bytes(tensors: list[Tensor], count: int) -> list[int]:
+    """Give the bytes of experts per layer, of those tensors that --n-cpu-moe moves; nothing where there are none."""
+    experts = [tensor for tensor in tensors if tensor.name.partition(".")[2].partition(".")[2].startswith(_EXPERTS)]
+    return _short(_layer_bytes(experts, count)) if experts else []
 
 
 def _layer_bytes(tensors: list[Tensor], count: int) -> list[int]:
