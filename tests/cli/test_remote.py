@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import ssl
 import time
 from collections.abc import Callable
 from functools import cache
@@ -15,6 +16,7 @@ from paddock.cli.model import read_model
 from paddock.cli.problem import Problem
 from paddock.cli.remote import Remote
 from support import gguf_writer as writer
+from support.agent_credentials import make_certificate
 from support.range_server import Site, serving
 
 MODEL = writer.Model(extra={"tokenizer.ggml.tokens": [f"token{index}" for index in range(300)]})
@@ -227,6 +229,25 @@ def test_a_closed_port_and_an_unknown_scheme(capsys: pytest.CaptureFixture[str],
     assert "cannot be read: Connection refused" in capsys.readouterr().err
     assert shell.run("estimate", "s3://bucket/m.gguf")[0] == 2
     assert "no address of a file on the web" in capsys.readouterr().err
+
+
+def test_the_header_is_fetched_once_more_for_a_measurement() -> None:
+    with serving({"/m.gguf": large_vocabulary()}) as site:
+        model = read_model(f"{site.address}/m.gguf")
+        before = len(site.asked)
+        digest = model.digest()
+        with model.on_disk() as path:
+            copy = read_model(str(path))
+            assert (copy.summary, copy.digest()) == (model.summary, digest)
+    assert len(site.asked) == before + 1
+
+
+def test_a_certificate_that_nobody_vouches_for_is_told(tmp_path: Path) -> None:
+    make_certificate(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
+    with serving({"/m.gguf": WHOLE}, tls=context) as site, pytest.raises(Problem, match="certificate is not trusted"):
+        read_model(f"{site.address}/m.gguf")
 
 
 def test_the_command_reads_from_the_web(shell: Shell) -> None:

@@ -8,8 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING
 
 from typing_extensions import override
+
+if TYPE_CHECKING:
+    import ssl
 
 Behaviour = Callable[[BaseHTTPRequestHandler], bool]
 """Answers a request in its own way and gives True, or gives False to have it answered properly."""
@@ -29,8 +33,10 @@ class Site:
 
 
 @contextmanager
-def serving(files: Mapping[str, bytes], behaviour: Behaviour = lambda _: False) -> Iterator[Site]:
-    """Serve files, by path, until the end of the block."""
+def serving(
+    files: Mapping[str, bytes], behaviour: Behaviour = lambda _: False, tls: ssl.SSLContext | None = None
+) -> Iterator[Site]:
+    """Serve files, by path, until the end of the block; by https with a context of TLS."""
     site = Site(files, behaviour)
 
     class Handler(BaseHTTPRequestHandler):
@@ -45,9 +51,11 @@ def serving(files: Mapping[str, bytes], behaviour: Behaviour = lambda _: False) 
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
-    site.address = f"http://127.0.0.1:{server.server_address[1]}"
+    site.address = f"{'https' if tls else 'http'}://127.0.0.1:{server.server_address[1]}"
     try:
         yield site
     finally:

@@ -7,6 +7,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from paddock.api.report import HeaderSummary
@@ -30,8 +31,9 @@ class Header:
     read: Source
     """Reads the file again."""
 
+    @cached_property
     def raw(self) -> bytes:
-        """Give the header's bytes, up to the weights."""
+        """The header's bytes, up to the weights."""
         return self.read(0, min(self.metadata.data_offset, MAX_HEADER))
 
 
@@ -55,7 +57,7 @@ class Model:
         """Give the SHA-256 of all headers; raises Problem."""
         found = hashlib.sha256()
         for header in self.headers:
-            found.update(header.raw())
+            found.update(header.raw)
         return found.hexdigest()
 
     @contextmanager
@@ -66,7 +68,7 @@ class Model:
             return
         from paddock.agent.measure import sparse_copies  # noqa: PLC0415 start-up time
 
-        with sparse_copies([(one.name, one.raw(), one.metadata.file_bytes) for one in self.headers]) as path:
+        with sparse_copies([(one.name, one.raw, one.metadata.file_bytes) for one in self.headers]) as path:
             yield path
 
 
