@@ -45,6 +45,20 @@ def test_a_bound_may_be_above_and_nothing_else() -> None:
     assert not expected(SAME, Difference("device", "weights", 1001, 1000))
 
 
+def test_a_formula_is_within_a_hundredth() -> None:
+    assert expected(SAME, Difference("device", "compute", 5050, 5000))
+    assert expected(SAME, Difference("device", "compute", 4950, 5000))
+    assert not expected(SAME, Difference("device", "compute", 5051, 5000))
+    assert not expected(SAME, Difference("device", "compute", 5, 0))
+
+
+def test_what_a_backend_adds_by_a_bound_is_a_bound() -> None:
+    roomy = formula(*CUDA.addends, Addend("room", "device", "compute", 5, "bound"))
+    found = composed("llama", MEASURED, SAME, roomy)
+    assert found.confidence == "bound"
+    assert [one.bytes for one in found.addends if one.source == "bound"] == [35]
+
+
 def test_what_was_measured_is_used_as_it_is() -> None:
     found = composed("llama", MEASURED, SAME, SAME)
     assert found.confidence == "exact"

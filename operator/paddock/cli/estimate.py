@@ -176,13 +176,13 @@ def _trust(screen: Screen, found: Answer) -> None:
 
 
 def _difference(found: Answer, one: Difference) -> str:
-    """Say what the formula says where that is not what was measured; a bound may be above."""
+    """Say what the formula says where that is not what was measured: as it announced, or a defect."""
     more = f"{(one.formula - one.measured) / one.measured * 100:+.1f} %" if one.measured else "from nothing"
     what = {look.kind: look.name for look in LOOKS}[
         one.kind
     ] + f" {'on the device' if one.place == 'device' else 'in host memory'}"
     if expected(found.formula, one):
-        return f"the formula alone would say at most {human(one.formula, up=True)} for {what} ({more})"
+        return f"the formula alone says {human(one.formula, up=True)} for {what} ({more})"
     return f"the formula is wrong here, please report it: {one.formula} bytes for {what}, not {one.measured} ({more})"
 
 

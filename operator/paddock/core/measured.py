@@ -4,9 +4,9 @@ The two are never mixed: where both exist the measured one is used, and each dif
 """
 
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
-from paddock.core.estimate import Addend, Kind, MemoryEstimate, Place
+from paddock.core.estimate import Addend, Kind, MemoryEstimate, Place, Source
 
 PLACES: Final[tuple[Place, ...]] = ("device", "host")
 COUNTED: Final[tuple[Kind, ...]] = ("weights", "kvCache", "compute")
@@ -70,9 +70,15 @@ def differences(formula: MemoryEstimate, measured: Measurement) -> list[Differen
 
 
 def expected(formula: MemoryEstimate, difference: Difference) -> bool:
-    """Tell whether a difference is as the formula says of itself: a bound, and above."""
-    parts = [one for one in formula.addends if (one.place, one.kind) == (difference.place, difference.kind)]
-    return difference.formula > difference.measured and any(one.source == "bound" for one in parts)
+    """Tell whether a difference is as the formula says of itself: a bound and above, or within its hundredth."""
+    sources = _sources(formula, difference.place, difference.kind)
+    if "bound" in sources and difference.formula > difference.measured:
+        return True
+    return "formula" in sources and abs(difference.formula - difference.measured) * 100 <= difference.measured
+
+
+def _sources(formula: MemoryEstimate, place: Place, kind: Kind) -> set[Source]:
+    return {one.source for one in formula.addends if (one.place, one.kind) == (place, kind)}
 
 
 def composed(
@@ -87,13 +93,15 @@ def composed(
     addends = []
     for place in PLACES:
         for kind in COUNTED:
-            source: Literal["exact", "bound"] = "bound" if too_high and kind == "compute" else "exact"
+            source: Source = "bound" if too_high and kind == "compute" else "exact"
             addends.append(Addend(_NAMES[kind], place, kind, measured.of(place, kind), source))
             more = backend.sum(place, kind) - plain.sum(place, kind)
-            addends.append(Addend(f"{kind} of this backend", place, kind, max(more, 0), "formula"))
+            source = "bound" if "bound" in _sources(backend, place, kind) else "formula"
+            addends.append(Addend(f"{_NAMES[kind]} of this backend", place, kind, max(more, 0), source))
     addends += [one for one in backend.addends if one.kind == "overhead"]
     kept = tuple(one for one in addends if one.bytes > 0)
-    return MemoryEstimate(kept, "bound" if too_high else "exact")
+    bound = any(one.source == "bound" and one.kind != "overhead" for one in kept)
+    return MemoryEstimate(kept, "bound" if bound else "exact")
 
 
 def plausible(measured: Measurement, formula: MemoryEstimate) -> bool:
