@@ -9,10 +9,14 @@ import yaml
 from rich.cells import cell_len
 
 from cli.fake import JSON, Shell
+from estimate import table
 from estimate.corpus import SHAPES, metadata, tensors
-from estimate.measuring import libraries
-from paddock.cli.estimating import bytes_of, find_library
+from estimate.measuring import libraries, write_sparse
+from paddock.cli.estimating import Asked, _checked, answer, bytes_of, find_library, to_dict
+from paddock.cli.model import Model, read_model
 from paddock.cli.problem import Problem
+from paddock.core.counsel import Wish
+from paddock.core.estimate import Options
 from paddock.core.quantity import human
 from support import gguf_writer as writer
 
@@ -208,6 +212,32 @@ def test_what_is_wrong_is_told_in_one_line(
     assert message in error
     assert error.count("\n") == 1
     assert error.startswith("error: ")
+
+
+@pytest.mark.parametrize("name", [*table.architectures(), *SHAPES])
+def test_what_llama_server_refuses_is_refused_and_nothing_else(name: str) -> None:
+    model = Model(name, table.summary(name), (), None)
+    for key, found in table.measured(name).items():
+        refused = isinstance(found, str) and found != "llama.cpp ends"
+        try:
+            answered = _checked(model, table.options(key))
+        except Problem as problem:
+            assert refused, f"{key}: {problem.message}"  # noqa: PT017 - to refuse nothing is right too
+        else:
+            assert not refused, f"{key}: {found}"
+            assert answered.context > 0
+
+
+def test_every_architecture_gets_an_answer(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    for name in table.architectures():
+        write_sparse(path, *table.head(name))
+        model = read_model(str(path))
+        for budget in (None, 2**21, GIB):
+            asked_for = Asked(Options(context=4096), Wish(budget), measure=False)
+            found = to_dict(answer(model, asked_for))
+            assert json.loads(json.dumps(found)) == found, name
+            assert found["advice"], name
 
 
 def test_a_name_from_a_file_cannot_command_the_terminal(shell: Shell, tmp_path: Path) -> None:

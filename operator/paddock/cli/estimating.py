@@ -10,7 +10,7 @@ from paddock.cli.model import Model
 from paddock.cli.problem import Problem
 from paddock.core.counsel import Advice, Wish, advise
 from paddock.core.estimate import BUILD, MemoryEstimate, Options, estimate
-from paddock.core.geometry import Geometry
+from paddock.core.geometry import Geometry, flash_attention
 from paddock.core.ggml import type_called
 from paddock.core.measured import COUNTED, PLACES, Difference, Measurement, composed, differences, expected, plausible
 from paddock.core.quantity import parse_quantity
@@ -73,8 +73,9 @@ def answer(model: Model, asked: Asked) -> Answer:
 
 def _checked(model: Model, options: Options) -> Options:
     """Refuse what llama-server refuses, and fill in the context that the model was trained with."""
-    if type_called(options.cache_type_v).block > 1 and options.flash_attention == "off":
-        raise Problem(f"--cache-type-v {options.cache_type_v} needs FlashAttention; drop --flash-attn off", 2)
+    if type_called(options.cache_type_v).block > 1 and not flash_attention(model.summary, options):
+        why = "drop --flash-attn off" if options.flash_attention == "off" else "which this model cannot have"
+        raise Problem(f"--cache-type-v {options.cache_type_v} needs FlashAttention; {why}", 2)
     for flag, name in (("-k", options.cache_type_k), ("-v", options.cache_type_v)):
         block = type_called(name).block
         width = model.summary.key_length if flag == "-k" else model.summary.value_length
