@@ -5,22 +5,20 @@ import os
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Annotated
 
 import typer
 from typer.main import get_command
 
 from paddock import __version__
+from paddock.cli import asking
 from paddock.cli.output import Backend, CacheName, Flash, Output, complain
 from paddock.cli.problem import ApiError, Problem, problem_of
 from paddock.cli.target import Environment, Session, Target, targeted
 
 DEBUG = "PADDOCK_DEBUG"
 """Environment variable: any value shows tracebacks of unexpected errors."""
-
-MOST_TOKENS = 2**31 - 1
-"""Largest number of tokens that llama.cpp's options hold."""
 
 app = typer.Typer(
     name="paddock",
@@ -136,64 +134,24 @@ def restart(
 @app.command()
 def estimate(  # noqa: PLR0913, PLR0917 llama-server's options, one by one
     ctx: typer.Context,
-    model: Annotated[
-        str,
-        typer.Argument(metavar="FILE|URL", help="A GGUF file, or the first of a split model's.", show_default=False),
-    ],
-    context: Annotated[
-        int,
-        typer.Option(
-            min=0, max=MOST_TOKENS, metavar="N", help="llama-server's -c: tokens of all slots; 0: as trained."
-        ),
-    ] = 0,
-    parallel: Annotated[int, typer.Option(min=1, max=256, metavar="K", help="Slots.")] = 1,
-    kv_unified: Annotated[
-        bool, typer.Option("--kv-unified/--no-kv-unified", help="One cache that all slots share.")
-    ] = False,
-    cache_type_k: Annotated[
-        CacheName, typer.Option(metavar="T", help="Type of cached keys: f16, q8_0, q4_0 and so on.")
-    ] = CacheName.F16,
-    cache_type_v: Annotated[
-        CacheName, typer.Option(metavar="T", help="Type of cached values; one with blocks needs FlashAttention.")
-    ] = CacheName.F16,
-    batch: Annotated[int, typer.Option(min=1, max=MOST_TOKENS, metavar="N", help="llama-server's -b.")] = 2048,
-    ubatch: Annotated[
-        int, typer.Option(min=1, max=MOST_TOKENS, metavar="N", help="llama-server's -ub: tokens computed at once.")
-    ] = 512,
-    flash_attn: Annotated[Flash, typer.Option(metavar="on|off|auto", help="FlashAttention.")] = Flash.AUTO,
-    embeddings: Annotated[bool, typer.Option("--embeddings", help="A server that gives embeddings or ranks.")] = False,
-    gpu_layers: Annotated[
-        str, typer.Option(metavar="N|all", help="Layers on the device, the output layer counted as one.")
-    ] = "all",
-    n_cpu_moe: Annotated[
-        int, typer.Option(min=0, max=512, metavar="N", help="So many layers keep their experts in host memory.")
-    ] = 0,
-    backend: Annotated[
-        Backend, typer.Option(metavar="|".join(Backend), help="Kind of device; generic is one without extras.")
-    ] = Backend.GENERIC,
-    budget: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Device memory that may be used, for example 24GiB.")
-    ] = None,
-    bandwidth: Annotated[
-        float | None, typer.Option(min=1, metavar="GB/s", help="Bandwidth of the device's memory, for the ceiling.")
-    ] = None,
-    host_bandwidth: Annotated[
-        float | None, typer.Option(min=1, metavar="GB/s", help="Bandwidth of the host's memory, for the ceiling.")
-    ] = None,
-    measure: Annotated[
-        bool | None,
-        typer.Option(
-            "--measure/--no-measure",
-            help="Ask llama.cpp itself, or never; by default where its libraries are at hand.",
-            show_default=False,
-        ),
-    ] = None,
-    library: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="PADDOCK_LLAMA_CPP", metavar="FOLDER", help="Folder of llama.cpp's libraries.", show_default=False
-        ),
-    ] = None,
+    model: asking.ModelFile,
+    context: asking.ContextSize = 0,
+    parallel: asking.Slots = 1,
+    kv_unified: asking.Unified = False,
+    cache_type_k: asking.KeyType = CacheName.F16,
+    cache_type_v: asking.ValueType = CacheName.F16,
+    batch: asking.Batch = 2048,
+    ubatch: asking.Ubatch = 512,
+    flash_attn: asking.FlashAttention = Flash.AUTO,
+    embeddings: asking.Embeddings = False,
+    gpu_layers: asking.GpuLayers = "all",
+    n_cpu_moe: asking.ExpertsOnHost = 0,
+    backend: asking.BackendName = Backend.GENERIC,
+    budget: asking.Budget = None,
+    bandwidth: asking.DeviceSpeed = None,
+    host_bandwidth: asking.HostSpeed = None,
+    measure: asking.Measure = None,
+    library: asking.Library = None,
     output: ShortForm = Output.TABLE,
 ) -> None:
     """Say what memory a model needs, from its header alone; nothing is started, and no cluster is asked."""
@@ -213,24 +171,14 @@ def estimate(  # noqa: PLR0913, PLR0917 llama-server's options, one by one
         ubatch=ubatch,
         flash_attention=flash_attn.value,
         embeddings=embeddings,
-        gpu_layers=_layers_of(gpu_layers),
+        gpu_layers=asking.layers_of(gpu_layers),
         cpu_moe=n_cpu_moe,
         backend=backend.value,
     )
-    wish = Wish(None if budget is None else bytes_of(budget), _per_second(bandwidth), _per_second(host_bandwidth))
+    wish = Wish(
+        None if budget is None else bytes_of(budget), asking.per_second(bandwidth), asking.per_second(host_bandwidth)
+    )
     estimated(environment.screen(), model, Asked(options, wish, measure, library), output)
-
-
-def _layers_of(text: str) -> int | None:
-    if text == "all":
-        return None
-    if not (text.isascii() and text.isdecimal() and len(text) <= 4):  # noqa: PLR2004 LLAMA_MAX_LAYERS has three digits
-        raise Problem(f"--gpu-layers {text}: give a number of layers, or all", 2)
-    return int(text)
-
-
-def _per_second(gigabytes: float | None) -> int | None:
-    return None if gigabytes is None else int(gigabytes * 10**9)
 
 
 @app.command()
