@@ -52,13 +52,13 @@ def largest_context(need: Need, options: Options, budget: int, most: int) -> int
     return found * CONTEXT_STEP if found else None
 
 
-def most_slots(need: Need, options: Options, budget: int, tokens: int) -> int:
+def most_slots(need: Need, options: Options, budget: int, tokens: int, limit: int = MOST_SLOTS) -> int:
     """Give how many users, each with a slot of so many tokens of its own, fit on the device; 0 when none does."""
 
     def enough(slots: int) -> bool:
         return fits(need, with_request(replace(options, parallel=slots, kv_unified=False), tokens), budget)
 
-    return _largest(MOST_SLOTS, enough)
+    return _largest(limit, enough)
 
 
 def widest_cache(need: Need, options: Options, budget: int) -> Options | None:
@@ -109,9 +109,10 @@ class Users:
 def users_table(
     need: Need, options: Options, budget: int, contexts: Sequence[int], types: Sequence[str] = ("f16", "q8_0", "q4_0")
 ) -> Iterator[Users]:
-    """Give the users per card for each context; types that FlashAttention is needed for are left to the caller."""
+    """Give the users per card for each context, in rising order."""
+    counts = [MOST_SLOTS] * len(types)
     for tokens in contexts:
-        counts = (
-            most_slots(need, replace(options, cache_type_k=kind, cache_type_v=kind), budget, tokens) for kind in types
-        )
+        for number, kind in enumerate(types):
+            tried = replace(options, cache_type_k=kind, cache_type_v=kind)
+            counts[number] = most_slots(need, tried, budget, tokens, counts[number])  # never more than with less
         yield Users(tokens, tuple(counts))

@@ -69,10 +69,14 @@ class _Case:
     found: MemoryEstimate
     options: Options
     wish: Wish
+    known: dict[Options, MemoryEstimate] = field(default_factory=dict)
+    """Estimates so far: the searches meet the same options again."""
 
     def need(self, options: Options) -> MemoryEstimate:
         """Estimate with other options."""
-        return estimate(self.summary, options)
+        if options not in self.known:
+            self.known[options] = estimate(self.summary, options)
+        return self.known[options]
 
     @property
     def trained(self) -> int:
