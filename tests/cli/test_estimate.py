@@ -306,7 +306,8 @@ def test_a_backend_adds_what_it_needs_to_the_measured_sums(shell: Shell, model: 
     arguments = (*arguments, "--library", str(LIBRARIES), "--measure")
     path = model("llama-3.1-8b")
     plain, cuda = asked(shell, path, *arguments), asked(shell, path, *arguments, "--backend", "cuda")
-    assert cuda["device"]["compute"] - plain["device"]["compute"] == 2 * 2 * 8 * 128 * 8192
+    copied = 2 * 2 * 8 * 128 * 8192
+    assert 0 <= cuda["device"]["compute"] - plain["device"]["compute"] - copied < plain["device"]["compute"] // 100
     assert cuda["device"]["weights"] == plain["device"]["weights"]
     assert cuda["overhead"] > plain["overhead"]
 
