@@ -27,6 +27,11 @@ EXAMPLES = {
     "logs": ("paddock logs gemma -f", "paddock logs gemma --replica 1 --previous"),
     "chat": ('paddock chat gemma "Why is the sky blue?"', "paddock chat gemma < question.txt"),
     "restart": ("paddock restart gemma --wait",),
+    "estimate": (
+        "paddock estimate model.gguf",
+        "paddock estimate model-00001-of-00003.gguf --context 32768 --parallel 4 --budget 24GiB --backend cuda",
+        "paddock estimate https://example.com/model.gguf --cache-type-k q8_0 --cache-type-v q8_0 -o json",
+    ),
     "crds": ("paddock crds | kubectl apply --server-side -f -",),
     "version": ("paddock version --client",),
 }
@@ -50,15 +55,27 @@ def page() -> str:
     """Give the page."""
     commands: dict[str, Any] = getattr(get_command(app), "commands", {})
     parts = [HEAD]
-    shared = {name: option for command in commands.values() for option in command.params for name in option.opts}
+    shared = {
+        name: option
+        for command in commands.values()
+        if asks_cluster(command)
+        for option in command.params
+        for name in option.opts
+    }
     parts.append("## Options of every command that asks the cluster\n\n" + table([shared[name] for name in SHARED]))
     parts += [section(name, command) for name, command in commands.items()]
     return "\n".join(parts)
 
 
+def asks_cluster(command: Any) -> bool:
+    """Tell whether a command has the shared options, and does not use one of their names for something else."""
+    return {*SHARED} <= {name for one in command.params for name in one.opts}
+
+
 def section(name: str, command: Any) -> str:
     """Describe one command."""
-    own = [one for one in command.params if not {*SHARED, *HIDDEN} & {*one.opts}]
+    hidden = {*HIDDEN, *(SHARED if asks_cluster(command) else ())}
+    own = [one for one in command.params if not hidden & {*one.opts}]
     arguments = [one for one in own if one.param_type_name == "argument"]
     options = [one for one in own if one.param_type_name == "option"]
     usage = " ".join(
@@ -87,8 +104,8 @@ def table(parameters: list[Any]) -> str:
 def spelled(parameter: Any) -> str:
     """Give how an argument or option is typed."""
     if parameter.param_type_name == "argument":
-        return f"`{parameter.metavar}`"
-    names = " ".join(f"`{name}`" for name in sorted(parameter.opts, key=len))
+        return f"`{parameter.metavar}`".replace("|", "\\|")
+    names = " ".join(f"`{name}`" for name in [*sorted(parameter.opts, key=len), *parameter.secondary_opts])
     return names if parameter.is_flag else f"{names} `{parameter.metavar}`".replace("|", "\\|")
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from bench.agent import measure_agent
 from bench.figures import Figures
+from bench.header import measure_header
 from bench.load import DEPLOYMENTS, NAMESPACE, PODS, Load
 from bench.page import page
 from bench.placing import measure_placement
@@ -197,6 +198,7 @@ def main() -> int:
         sys.exit(f"bench: {missing}")
     figures = Figures()
     measure_placement(figures)
+    measure_header(figures)
     with tempfile.TemporaryDirectory() as folder, plane(Path(folder), audit=False) as site:
         Bench(site, figures).run()
         measure_agent(site, figures)

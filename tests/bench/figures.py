@@ -48,6 +48,16 @@ AIMS: dict[str, Aim] = {
     "place_p99_10000": Aim("one decision among 10000 GPUs, 99th percentile", "ms", 10),
     "agent_rss": Aim("agent's memory after a listing with llama.cpp's libraries", "MB", 60),
     "agent_listing": Aim("agent's full listing in its child process", "s", 2),
+    "header_small": Aim("header of a small model", "ms", 1),
+    "header_vocabulary": Aim("header with 262144 tokens and as many merges", "ms", 100),
+    "header_tensors": Aim("header with 10000 tensors", "ms", 100),
+    "header_memory": Aim("memory for the header with 262144 tokens", "MB", 32),
+    "gguf_small": Aim("baseline: package gguf, small model", "ms", 10),
+    "gguf_vocabulary": Aim("baseline: package gguf, 262144 tokens and as many merges", "ms", 60_000),
+    "gguf_tensors": Aim("baseline: package gguf, 10000 tensors", "ms", 10_000),
+    "gguf_memory": Aim("baseline: package gguf, memory for 262144 tokens", "MB", 1000),
+    "estimate_median": Aim("estimate, warm, median of the published shapes", "ms", 1),
+    "estimate_slowest": Aim("estimate, warm, slowest of the published shapes", "ms", 5),
 }
 
 

@@ -192,7 +192,11 @@ def write_split(folder: Path, stem: str, count: int, model: Model | None = None)
     share = -(-len(tensors) // count)
     paths = []
     for number in range(count):
-        split: dict[str, Value] = {"split.no": number, "split.count": count, "split.tensors.count": len(tensors)}
+        split: dict[str, Value] = {  # llama.cpp insists on these types
+            "split.no": Typed(2, struct.pack("<H", number)),
+            "split.count": Typed(2, struct.pack("<H", count)),
+            "split.tensors.count": Typed(5, struct.pack("<i", len(tensors))),
+        }
         metadata = {**chosen.metadata(), **split} if number == 0 else split
         path = folder / f"{stem}-{number + 1:05}-of-{count:05}.gguf"
         paths.append(write_gguf(path, metadata, tensors[number * share : (number + 1) * share]))

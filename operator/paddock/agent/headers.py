@@ -1,7 +1,6 @@
 """Reads model headers from the node's file system: only regular files below the declared roots, never the weights."""
 
 import os
-import re
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,13 +8,13 @@ from pathlib import Path
 from typing import Final
 
 from paddock.api.report import HeaderAnswer, HeaderFault
-from paddock.core.gguf import MAX_TENSORS, GgufError, GgufMetadata, read_gguf
-from paddock.core.summary import MAX_PARTS, summarize
+from paddock.core.gguf import GgufError, GgufMetadata, read_gguf
+from paddock.core.split import read_parts
+from paddock.core.summary import summarize
 
 SERVER_USER: Final = 65532
 """User and group that servers run as; a file that only root can read is of no use to them."""
 
-_SPLIT_NAME: Final = re.compile(r"(?P<stem>.+)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5})\.gguf")
 _FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
@@ -41,24 +40,8 @@ def read_header(path: str, roots: Sequence[str]) -> HeaderAnswer:
 
 
 def _read_parts(path: str, roots: Sequence[str]) -> list[GgufMetadata]:
-    first = _read_part(path, roots)
-    count = first.values.get("split.count", 1)
-    if not isinstance(count, int) or count <= 1 or first.values.get("split.no", 0) != 0:
-        return [first]
     folder, name = os.path.split(path)
-    matched = _SPLIT_NAME.fullmatch(name)
-    if matched is None or int(matched["number"]) != 1 or int(matched["count"]) != count:
-        expected = f"NAME-00001-of-{count:05}.gguf"
-        raise _fault("ModelUnsupported", f"{path}: part of a model of {count} files, so it must be called {expected}")
-    if count > MAX_PARTS:
-        raise _fault("ModelUnsupported", f"{path}: split into {count} files, at most {MAX_PARTS} are supported")
-    parts = [first]
-    for number in range(2, count + 1):
-        sibling = f"{matched['stem']}-{number:05}-of-{count:05}.gguf"
-        parts.append(_read_part(f"{folder}/{sibling}", roots))
-        if sum(len(part.tensors) for part in parts) > MAX_TENSORS:
-            raise _fault("ModelUnsupported", f"{path}: its files hold more than {MAX_TENSORS} tensors")
-    return parts
+    return read_parts(name, lambda sibling: _read_part(f"{folder}/{sibling}", roots))
 
 
 def _read_part(path: str, roots: Sequence[str]) -> GgufMetadata:

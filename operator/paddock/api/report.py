@@ -105,6 +105,34 @@ class TensorGroup(Model):
     """Sum of the sizes in the file's types."""
     count: int
     """Number of tensors."""
+    padded: Annotated[int, Field(ge=0)] = 0
+    """The same as CUDA and its relatives allocate: each tensor on 128 bytes, quantized rows up to 512 elements."""
+
+
+class LayerOutline(Model):
+    """One kind of repeating layer, as far as the graph of a computation depends on it."""
+
+    traits: str = ""
+    """Letters: r recurrent state, a cached keys, w windowed, e experts, i an index of keys."""
+    heads: int = 0
+    """Attention heads."""
+    heads_kv: int = 0
+    """Key-value heads as the file says, cached or not."""
+    shapes: dict[str, list[int]] = {}
+    """Shape of each tensor by its name without the layer."""
+
+
+class GraphOutline(Model):
+    """What the graph of a computation is built from."""
+
+    numbers: dict[str, int] = {}
+    """Whole numbers of the metadata, by their key below the architecture."""
+    shapes: dict[str, list[int]] = {}
+    """Shape of each tensor outside the repeating layers."""
+    kinds: list[LayerOutline] = []
+    """The kinds of layers."""
+    layers: list[int] = []
+    """Which kind each layer is of, without those that only predict further tokens."""
 
 
 class HeaderSummary(Model):
@@ -145,7 +173,11 @@ class HeaderSummary(Model):
     value_length_swa: int | None = None
     """Elements of a value per head in windowed layers, where that differs."""
     indexer_length: int = 0
-    """Sparse attention: elements that its index caches per token and layer, an upper bound."""
+    """Sparse attention: elements of the keys that its index caches per token and layer."""
+    indexer_value_length: int = 0
+    """Sparse attention: elements of the values that its index caches per token and layer."""
+    indexer_layers: list[bool] = []
+    """Which layers have an index; empty when all that cache anything."""
     experts_used: int = 0
     """Mixture of experts: how many compute a token."""
     expert_feed_forward: int = 0
@@ -160,6 +192,8 @@ class HeaderSummary(Model):
     """Has recurrent state (Mamba, RWKV, hybrids)."""
     recurrent_state_bytes: int = 0
     """Bytes of recurrent state per slot, an upper bound."""
+    recurrent_layers: list[bool] = []
+    """Which layers have recurrent state; empty when unknown."""
     recurrent_width: int = 0
     """Width of recurrent layers."""
     vocabulary: int = 0
@@ -170,6 +204,16 @@ class HeaderSummary(Model):
     """Repeating layers."""
     output_tensors: TensorGroup
     """Output layer, with the tied embedding counted again."""
+    layer_bytes: list[int] = []
+    """Bytes per repeating layer, or one for all; empty when unknown."""
+    expert_bytes: list[int] = []
+    """Those of them that are experts' weights, likewise; empty when there are none."""
+    tied_bytes: int = 0
+    """Bytes of output_tensors that are the token embedding once more."""
+    shared_bytes: int = 0
+    """Bytes of output_tensors that every layer uses, so that both sides have them when layers are split."""
+    graph: GraphOutline | None = None
+    """What the compute buffer can be found exactly from."""
 
 
 class HeaderFault(Model):

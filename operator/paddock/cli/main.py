@@ -13,7 +13,8 @@ from typer.main import get_command
 
 from paddock import __version__
 from paddock.api.modeldeployment import Policy
-from paddock.cli.output import Output, complain
+from paddock.cli import asking
+from paddock.cli.output import Backend, CacheName, Flash, Output, complain
 from paddock.cli.problem import ApiError, Problem, problem_of
 from paddock.cli.target import Environment, Session, Target, targeted
 
@@ -195,6 +196,56 @@ def simulate(
         simulate_saved(target.environment.screen(), fleet, wish)
     else:
         target.run(lambda session: simulate_live(session, wish))
+
+
+@app.command()
+def estimate(  # noqa: PLR0913, PLR0917 llama-server's options, one by one
+    ctx: typer.Context,
+    model: asking.ModelFile,
+    context: asking.ContextSize = 0,
+    parallel: asking.Slots = 1,
+    kv_unified: asking.Unified = False,
+    cache_type_k: asking.KeyType = CacheName.F16,
+    cache_type_v: asking.ValueType = CacheName.F16,
+    batch: asking.Batch = 2048,
+    ubatch: asking.Ubatch = 512,
+    flash_attn: asking.FlashAttention = Flash.AUTO,
+    embeddings: asking.Embeddings = False,
+    gpu_layers: asking.GpuLayers = "all",
+    n_cpu_moe: asking.ExpertsOnHost = 0,
+    backend: asking.BackendName = Backend.GENERIC,
+    budget: asking.Budget = None,
+    bandwidth: asking.DeviceSpeed = None,
+    host_bandwidth: asking.HostSpeed = None,
+    measure: asking.Measure = None,
+    library: asking.Library = None,
+    output: ShortForm = Output.TABLE,
+) -> None:
+    """Say what memory a model needs, from its header alone; nothing is started, and no cluster is asked."""
+    from paddock.cli.estimate import estimated
+    from paddock.cli.estimating import Asked, bytes_of
+    from paddock.core.counsel import Wish
+    from paddock.core.estimate import Options
+
+    environment = ctx.obj if isinstance(ctx.obj, Environment) else Environment()
+    options = Options(
+        context=context,
+        parallel=parallel,
+        kv_unified=kv_unified,
+        cache_type_k=cache_type_k.value,
+        cache_type_v=cache_type_v.value,
+        batch=batch,
+        ubatch=ubatch,
+        flash_attention=flash_attn.value,
+        embeddings=embeddings,
+        gpu_layers=asking.layers_of(gpu_layers),
+        cpu_moe=n_cpu_moe,
+        backend=backend.value,
+    )
+    wish = Wish(
+        None if budget is None else bytes_of(budget), asking.per_second(bandwidth), asking.per_second(host_bandwidth)
+    )
+    estimated(environment.screen(), model, Asked(options, wish, measure, library), output)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""Forms of output and the line for problems; apart from the screen, which takes longer to import."""
+"""Words that options take, and the line for problems; apart from the screen, which takes longer to import."""
 
 import sys
 from enum import StrEnum
@@ -11,6 +11,39 @@ class Output(StrEnum):
     WIDE = "wide"
     JSON = "json"
     YAML = "yaml"
+
+
+class CacheName(StrEnum):
+    """Types of the cache that llama-server takes."""
+
+    F32 = "f32"
+    F16 = "f16"
+    BF16 = "bf16"
+    Q8_0 = "q8_0"
+    Q4_0 = "q4_0"
+    Q4_1 = "q4_1"
+    IQ4_NL = "iq4_nl"
+    Q5_0 = "q5_0"
+    Q5_1 = "q5_1"
+
+
+class Flash(StrEnum):
+    """When FlashAttention is used."""
+
+    ON = "on"
+    OFF = "off"
+    AUTO = "auto"
+
+
+class Backend(StrEnum):
+    """Kinds of devices that an estimate is made for."""
+
+    GENERIC = "generic"
+    CUDA = "cuda"
+    HIP = "hip"
+    VULKAN = "vulkan"
+    SYCL = "sycl"
+    METAL = "metal"
 
 
 def complain(message: str) -> None:

@@ -1,58 +1,49 @@
-"""Estimates the memory that one replica needs, from the summary of its header and the serving options.
+"""The memory need of one replica, in the few numbers that a placement and its messages are about.
 
-Weights and cache follow llama.cpp's own geometry (build 11434); the compute buffer is a closed form for the dense
-graphs that it was checked for, and an upper bound for all others; what no formula knows (driver context, kernels,
-pools) is a stated margin. The estimate is for `llama-server -c N -np P --no-kv-unified -fit off` with the context
-of each slot rounded up to 256, the whole model on one device or all of it on the CPU.
+The estimate is for `llama-server -c N -np P --no-kv-unified -fit off` with the context of each slot rounded up to 256,
+the whole model on one device or all of it on the CPU.
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from paddock.api import modeldeployment
-from paddock.api.modeldeployment import CacheType, FlashAttention, Mode, ServingSpec
+from paddock.api.modeldeployment import FlashAttention, Mode, ServingSpec
 from paddock.api.report import HeaderSummary
 from paddock.api.vocabulary import GRANULE
-from paddock.core import architectures as known
-from paddock.core.ggml import type_called
+from paddock.core.estimate import estimate
+from paddock.core.geometry import CONTEXT_STEP, Options
+from paddock.core.overhead import CONTEXT, HOST_PROCESS, SLACK, TENSOR_PADDING, UNKNOWN_CONTEXT
 from paddock.core.quantity import MIB, round_up
 
+__all__ = ["GIB", "HOST_PROCESS", "MIB", "OVERHEAD", "SLACK", "TENSOR_PADDING", "MemoryNeed", "need"]
+
 GIB: Final = 1024 * MIB
-CONTEXT_STEP: Final = 256
-"""Tokens: llama.cpp pads the context of a slot to a multiple of this (src/llama-context.cpp)."""
+_MOST: Final = 2**58
 SOURCE: Final = "Estimate"
 """How these numbers are known, as status.need.source."""
 
-OVERHEAD: Final = {
-    "CUDA": 512 * MIB,
-    "MUSA": 512 * MIB,
-    "ROCm": 512 * MIB,
-    "SYCL": 512 * MIB,
-    "Vulkan": 512 * MIB,
-    "Metal": 512 * MIB,
+BACKENDS: Final = {
+    "CUDA": "cuda",
+    "MUSA": "cuda",
+    "ROCm": "hip",
+    "SYCL": "sycl",
+    "Vulkan": "vulkan",
+    "Metal": "metal",
+    "RPC": "rpc",
 }
-"""Bytes on the device beside the model, by ggml backend: context, kernels, library workspaces, pools.
-
-Not measured here. CUDA: reports name 93 to 300 MiB for listing a device, 150 to 600 MiB for a context with kernels
-(Ollama plans with 457 MiB, gguf-parser with 250 MiB) and up to 125 MiB of pool at the first prompt; the others are
-taken to be like it for want of any report.
-"""
-UNKNOWN_OVERHEAD: Final = max(OVERHEAD.values())
-"""For a backend that is not in the table, and when none is named."""
-TENSOR_PADDING: Final = 768
-"""Bytes: most that a GPU backend adds to one tensor: alignment to 128 and rows padded to 512 elements of Q8_K."""
-SLACK: Final = 64 * MIB
-"""Bytes, or a hundredth of the rest if that is more: allocator granularity and what changes between builds."""
-HOST_PROCESS: Final = 300 * MIB
-"""Bytes of host memory for the server process: code, libraries, threads, HTTP, tokenizer."""
-
-_MOST: Final = 2**58
-_F16: Final = 2
-_F32: Final = 4
-_INDEX_SCRATCH: Final = 20 * 1024
-_COPY_BACKENDS: Final = frozenset({"CUDA", "ROCm", "MUSA"})
-_FLASH_HEADS: Final = frozenset({40, 64, 72, 80, 96, 112, 128, 256, 512})
-_FLASH_PAIRS: Final = frozenset({(192, 128), (320, 256), (576, 512)})
+"""The kind of device by ggml's name of its backend."""
+OTHER: Final = "other"
+"""A backend that is not in the table."""
+UNKNOWN: Final = "unknown"
+"""Planned with the largest of each margin."""
+OVERHEAD: Final = {name: CONTEXT.get(backend, UNKNOWN_CONTEXT) for name, backend in BACKENDS.items()}
+"""Bytes on the device beside the model, by ggml's name of the backend."""
+_FLASH: Final[dict[FlashAttention, Literal["on", "off", "auto"]]] = {
+    FlashAttention.AUTO: "auto",
+    FlashAttention.ON: "on",
+    FlashAttention.OFF: "off",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,34 +114,34 @@ def need(
     many copies of what each slot cannot recompute may be kept in host memory. Larger contexts, batches and more slots
     never need less.
     """
-    shape = _Shape.of(summary, serving)
-    flash = _flash(summary, serving, backend if gpu else "CPU")
-    kv = _cache(summary, serving, shape) + shape.slots * summary.recurrent_state_bytes
-    compute = _compute(summary, serving, shape, gpu=gpu, backend=backend)
-    inputs = _input_bytes(summary, shape, flash=flash, quantized=_quantized(serving))
-    inputs += _F32 * summary.vocabulary * max(shape.outputs, shape.slots)
-    weights = summary.layer_tensors.bytes + summary.output_tensors.bytes
-    kept = checkpoints * shape.slots * summary.recurrent_state_bytes
-    kept += checkpoints * _cache(summary, serving, shape, only_windowed=True)
-    if not gpu:
-        return MemoryNeed(
-            host_weights=_believed(summary.input_tensors.bytes + weights),
-            host_kv=_believed(kv + kept),
-            host_compute=_believed(compute + inputs),
-            host_process=HOST_PROCESS,
-        )
-    tensors = summary.layer_tensors.count + summary.output_tensors.count
-    margin = OVERHEAD.get(backend or "", UNKNOWN_OVERHEAD) + tensors * TENSOR_PADDING
+    found = estimate(summary, options_of(serving, gpu=gpu, backend=backend), checkpoints=checkpoints)
+    process = min(found.sum("host", "overhead"), HOST_PROCESS)
     return MemoryNeed(
-        device_weights=_believed(weights),
-        device_kv=_believed(kv),
-        device_compute=_believed(compute),
-        device_margin=_believed(margin + max(SLACK, (weights + kv + compute) // 100)),
-        host_weights=_believed(summary.input_tensors.bytes),
-        host_kv=_believed(kept),
-        host_compute=_believed(inputs),
-        host_process=HOST_PROCESS,
-        token_bytes=_believed(bytes_per_token(summary)),
+        device_weights=found.sum("device", "weights"),
+        device_kv=found.sum("device", "kvCache"),
+        device_compute=found.sum("device", "compute"),
+        device_margin=found.sum("device", "overhead"),
+        host_weights=found.sum("host", "weights"),
+        host_kv=found.sum("host", "kvCache"),
+        host_compute=found.sum("host", "compute") + found.sum("host", "overhead") - process,
+        host_process=process,
+        token_bytes=min(bytes_per_token(summary), _MOST) if gpu else 0,
+    )
+
+
+def options_of(serving: ServingSpec, *, gpu: bool, backend: str | None) -> Options:
+    """Give the server's options that a replica is started with."""
+    return Options(
+        context=slot_context(serving) * serving.parallel,
+        parallel=serving.parallel,
+        cache_type_k=serving.cache_type_k.value,
+        cache_type_v=serving.cache_type_v.value,
+        batch=serving.batch,
+        ubatch=min(serving.ubatch, serving.batch),
+        flash_attention=_FLASH[serving.flash_attention],
+        embeddings=serving.mode is not Mode.CHAT,
+        gpu_layers=None if gpu else 0,
+        backend=UNKNOWN if backend is None else BACKENDS.get(backend, OTHER),
     )
 
 
@@ -174,156 +165,6 @@ def slot_context(serving: ServingSpec) -> int:
 def round_up_granule(size: int) -> int:
     """Round bytes up to the step in which memory is reserved; less than nothing is nothing."""
     return round_up(max(size, 0), GRANULE)
-
-
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """The sizes that llama.cpp derives from the options."""
-
-    slots: int
-    cells: int
-    """Tokens in the cache of a full layer, per slot."""
-    window_cells: int
-    """Tokens in the cache of a windowed layer, per slot; 0 without windowed layers."""
-    tokens: int
-    """Tokens that the device computes at once."""
-    outputs: int
-    """Tokens of those that logits are computed for."""
-
-    @classmethod
-    def of(cls, summary: HeaderSummary, serving: ServingSpec) -> "_Shape":
-        slots, cells = serving.parallel, slot_context(serving)
-        batch = min(serving.batch, cells * slots)
-        ubatch = min(serving.ubatch, batch)
-        window = 0
-        if summary.sliding_window is not None and any(summary.sliding_layers):
-            window = round_up(min(cells, summary.sliding_window + ubatch), CONTEXT_STEP)
-        tokens = ubatch + slots - 1  # llama.cpp rounds up to a multiple of slots; this bound grows with slots
-        outputs = min(batch, slots) if serving.mode is Mode.CHAT else tokens
-        return cls(slots, cells, window, tokens, outputs)
-
-
-def _cache(summary: HeaderSummary, serving: ServingSpec, shape: _Shape, *, only_windowed: bool = False) -> int:
-    """Bytes of the key and value cache of all slots, or of its windowed layers."""
-    key_type, value_type = type_called(serving.cache_type_k.value), type_called(serving.cache_type_v.value)
-    heads = _per_layer(summary.head_count_kv, summary.block_count)
-    sliding = _per_layer([int(flag) for flag in summary.sliding_layers], summary.block_count)
-    widths = [_widths(summary, windowed=bool(flag)) for flag in sliding]
-    flash = _flash(summary, serving, None)
-    widest = max((value * count for (_, value), count in zip(widths, heads, strict=True)), default=0)
-    total = 0
-    for (key, value), count, windowed in zip(widths, heads, sliding, strict=True):
-        if not count or (only_windowed and not windowed):
-            continue
-        cells = (shape.window_cells if windowed else shape.cells) * shape.slots
-        total += key_type.row(key * count) * cells
-        if summary.key_length_mla is None:
-            total += value_type.row(value * count if flash else widest) * cells
-        if summary.indexer_length:
-            row = max(key_type.row(summary.indexer_length), value_type.row(summary.indexer_length))
-            total += row * shape.cells * shape.slots
-    return total
-
-
-def _compute(summary: HeaderSummary, serving: ServingSpec, shape: _Shape, *, gpu: bool, backend: str | None) -> int:
-    """Bytes of the compute buffer: attention mask, activations, and the widest step of a layer or the logits."""
-    tokens, width = shape.tokens, summary.embedding_length
-    forward = max(summary.feed_forward, default=0)
-    step = 3 * forward * tokens
-    if summary.experts_used:
-        expert = summary.expert_feed_forward or forward
-        step = max(step, summary.experts_used * (3 * width + 3 * expert) * tokens)
-    activations = _F32 * 4 * width * tokens
-    step = max(_F32 * step, _F32 * (summary.vocabulary + width) * shape.outputs)
-    graph = (activations + step) * _graph_factor(summary) // 100
-    if summary.recurrent:
-        graph += 3 * _F32 * 4 * summary.recurrent_width * tokens + 2 * summary.recurrent_state_bytes
-    cells = _mask_cells(summary, shape)
-    total = graph + _F16 * tokens * cells
-    heads = max(summary.head_count, default=0)
-    if not _flash(summary, serving, backend if gpu else "CPU"):
-        # With latent attention the scores of all slots are held three times over; measured on deepseek2.
-        copies = 1 if summary.key_length_mla is None else 3
-        total += _F32 * copies * (heads + 1) * tokens * cells
-    elif gpu and (backend is None or backend in _COPY_BACKENDS):
-        total += _flash_copy(summary, serving, shape)
-    if _quantized(serving):
-        total += _F32 * tokens * (width + heads * summary.key_length)  # queries are rotated as the cache is
-    if summary.indexer_length:
-        total += _F32 * tokens * (_INDEX_SCRATCH + (heads + 6) * cells * shape.slots)
-    return total + total // 400 + 128 * 1024
-
-
-def _graph_factor(summary: HeaderSummary) -> int:
-    """Percent of the closed form that is planned."""
-    if summary.architecture in known.MEASURED_DENSE and not summary.experts_used:
-        return 100
-    return 110 if summary.architecture in known.COMPARED else 300
-
-
-def _mask_cells(summary: HeaderSummary, shape: _Shape) -> int:
-    """Tokens that the attention masks cover per computed token."""
-    if any(summary.head_count_kv):
-        return shape.cells + shape.window_cells
-    return 0 if summary.recurrent else 2 * shape.tokens
-
-
-def _input_bytes(summary: HeaderSummary, shape: _Shape, *, flash: bool, quantized: bool) -> int:
-    """Bytes of the graph's inputs in host memory: embedded tokens, positions, masks, rotations of a quantized cache."""
-    embedded = 3 + summary.input_tensors.count
-    mask = _F16 if flash else _F32 + _F32  # without FlashAttention 32 bits, and room lost around the larger masks
-    if summary.indexer_length:
-        mask = (2 if flash else 3) * _F32 * shape.slots
-    inputs = shape.tokens * (_F32 * embedded * summary.embedding_length + mask * _mask_cells(summary, shape))
-    if quantized:
-        inputs += 2 * _F32 * max(summary.key_length, summary.value_length) ** 2
-    if summary.recurrent:
-        inputs += 2 * _F32 * shape.tokens**2
-    return inputs + inputs // 400 + 128 * 1024
-
-
-def _quantized(serving: ServingSpec) -> bool:
-    return serving.cache_type_k.quantized or serving.cache_type_v.quantized
-
-
-def _flash(summary: HeaderSummary, serving: ServingSpec, backend: str | None) -> bool:
-    """Say whether FlashAttention will be in use; with Auto it is not where the device lacks a kernel for the heads."""
-    if serving.flash_attention is FlashAttention.OFF or summary.architecture in known.WITHOUT_FLASH:
-        return False
-    if serving.flash_attention is FlashAttention.ON or backend not in _COPY_BACKENDS | {None}:
-        return True
-    key, value = summary.key_length, summary.value_length
-    return (key == value and key in _FLASH_HEADS) or (key, value) in _FLASH_PAIRS or not any(summary.head_count)
-
-
-def _flash_copy(summary: HeaderSummary, serving: ServingSpec, shape: _Shape) -> int:
-    """Bytes of the 16-bit copy of the largest layer's cache, which CUDA's kernels need of other types."""
-    if serving.cache_type_k is CacheType.F16 and serving.cache_type_v is CacheType.F16:
-        return 0
-    heads = max(summary.head_count_kv, default=0)
-    sizes = [sum(_widths(summary, windowed=windowed)) for windowed in (False, True)]
-    return _F16 * max(sizes) * heads * shape.cells * shape.slots
-
-
-def _widths(summary: HeaderSummary, *, windowed: bool) -> tuple[int, int]:
-    """Elements of a key and of a value per head."""
-    if not windowed:
-        return summary.key_length, summary.value_length
-    key = summary.key_length if summary.key_length_swa is None else summary.key_length_swa
-    value = summary.value_length if summary.value_length_swa is None else summary.value_length_swa
-    return key, value
-
-
-def _per_layer(sizes: list[int], count: int) -> list[int]:
-    """Spread a list that has one element for all, or none, over the layers."""
-    if len(sizes) <= 1:
-        return (sizes or [0]) * count
-    return (sizes + sizes[-1:] * count)[:count]
-
-
-def _believed(size: int) -> int:
-    """Cut what no machine has, so that sums stay within the API's 64 bits."""
-    return min(size, _MOST)
 
 
 def _said(size: int) -> str:

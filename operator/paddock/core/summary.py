@@ -5,29 +5,37 @@ Where the file or llama.cpp is not known well enough, every choice here is the o
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
-from paddock.api.report import HeaderSummary, TensorGroup
+from paddock.api.report import GraphOutline, HeaderSummary, LayerOutline, TensorGroup
 from paddock.core import architectures as known
+from paddock.core.ggml import type_numbered
 from paddock.core.gguf import GgufError, GgufMetadata, Skipped, Tensor
 
 MAX_LAYERS: Final = 512
 """LLAMA_MAX_LAYERS."""
 MAX_SIZE: Final = 2**31 - 1
 """Largest width, head count or context length that is believed."""
+MAX_OUTLINE: Final = 2000
+"""Tensors of the different kinds of layers that a summary holds."""
 MAX_PARTS: Final = 1000
 """Parts of a split file."""
 
 _ALIGNMENT: Final = 32
 _INPUT_PREFIXES: Final = ("token_embd.", "position_embd.", "token_types.", "per_layer_token_embd.", "masked_embd_")
+_SHARED_PREFIXES: Final = ("rope_freqs.", "rope_factors_")
+_EXPERTS: Final = tuple(f"ffn_{part}_{kind}exps" for part in ("up", "down", "gate", "gate_up") for kind in ("ch", ""))
+"""Names of experts' tensors (LLM_FFN_EXPS_REGEX, common/common.h:1224)."""
 _FLOAT: Final = 4
+_CUDA_ALIGNMENT: Final = 128
+_CUDA_ROW: Final = 512
 
 
 def summarize(parts: Sequence[GgufMetadata]) -> HeaderSummary:
     """Summarize the headers of a file, or of all parts of a split one in order; raises GgufError."""
     header = _Header(parts)
     layers = _layers(header)
-    inputs, repeating, outputs = _groups(header, layers)
+    groups = _groups(header, layers)
     heads = header.per_layer("attention.head_count", 0)
     width = header.number("embedding_length")
     if not width:
@@ -55,6 +63,8 @@ def summarize(parts: Sequence[GgufMetadata]) -> HeaderSummary:
         key_length_swa=header.optional("attention.key_length_swa") if sliding else None,
         value_length_swa=header.optional("attention.value_length_swa") if sliding else None,
         indexer_length=_indexer(header),
+        indexer_value_length=_indexer_values(header),
+        indexer_layers=_indexer_layers(header, layers),
         experts_used=header.number("expert_used_count"),
         expert_feed_forward=header.number("expert_feed_forward_length"),
         experts=header.number("expert_count"),
@@ -62,11 +72,17 @@ def summarize(parts: Sequence[GgufMetadata]) -> HeaderSummary:
         sliding_layers=sliding,
         recurrent=any(layers.recurrent),
         recurrent_state_bytes=sum(layers.recurrent) * _state_bytes(header, heads[0], width, key),
+        recurrent_layers=layers.recurrent if any(layers.recurrent) else [],
         recurrent_width=_recurrent_width(header, width) if any(layers.recurrent) else 0,
         vocabulary=_vocabulary(header),
-        input_tensors=inputs,
-        layer_tensors=repeating,
-        output_tensors=outputs,
+        input_tensors=_group(groups.inputs),
+        layer_tensors=_group(groups.repeating),
+        output_tensors=_group(groups.outputs),
+        expert_bytes=_expert_bytes(groups.repeating, layers.count),
+        layer_bytes=_short(_layer_bytes(groups.repeating, layers.count)),
+        graph=_outline(header, layers),
+        shared_bytes=sum(_align(one.bytes) for one in groups.outputs if one.name.startswith(_SHARED_PREFIXES)),
+        tied_bytes=sum(_align(tensor.bytes) for tensor in groups.tied),
     )
 
 
@@ -196,6 +212,9 @@ def _layers(header: _Header) -> _Layers:
         has_cache = [False] * count
     elif architecture in known.HYBRID and architecture != "falcon-h1":
         has_cache = [cached and not state for cached, state in zip(has_cache, recurrent, strict=True)]
+    if architecture.startswith("nemotron_h"):  # a layer is one of attention, state and feed-forward
+        forward = header.per_layer("feed_forward_length", 0)
+        has_cache = [cached and not width for cached, width in zip(has_cache, forward, strict=True)]
     window = header.number("attention.sliding_window") or known.DEFAULT_WINDOW.get(architecture, 0)
     return _Layers(
         count=count,
@@ -267,12 +286,25 @@ def _recurrent_width(header: _Header, width: int) -> int:
 
 def _indexer(header: _Header) -> int:
     length = header.number("attention.indexer.key_length")
-    if not length:
-        return 0
-    size = length * known.INDEX_FACTOR.get(header.architecture, max(known.INDEX_FACTOR.values()))
+    return length * known.INDEX_FACTOR.get(header.architecture, max(known.INDEX_FACTOR.values()))
+
+
+def _indexer_values(header: _Header) -> int:
+    return header.number("attention.value_length") if header.architecture == "minimax-m3" else 0
+
+
+def _indexer_layers(header: _Header, layers: _Layers) -> list[bool]:
+    if not header.number("attention.indexer.key_length"):
+        return []
     if header.architecture == "minimax-m3":
-        size += header.number("attention.value_length")
-    return size
+        dense = header.number("leading_dense_block_count")
+        return [layer >= dense for layer in range(layers.count)]
+    types = header.array("attention.indexer.types")
+    flags = [bool(kind) for kind in types] if types else [True]
+    flags = (flags + [True] * layers.count)[: layers.count] if types else flags * layers.count
+    if header.architecture == "dots3note" and any(layers.sliding):
+        flags = [flag and not windowed for flag, windowed in zip(flags, layers.sliding, strict=True)]
+    return flags
 
 
 def _vocabulary(header: _Header) -> int:
@@ -283,7 +315,14 @@ def _vocabulary(header: _Header) -> int:
     return tokens.length if isinstance(tokens, Skipped) else header.number("vocab_size")
 
 
-def _groups(header: _Header, layers: _Layers) -> tuple[TensorGroup, TensorGroup, TensorGroup]:
+class _Groups(NamedTuple):
+    inputs: list[Tensor]
+    repeating: list[Tensor]
+    outputs: list[Tensor]
+    tied: list[Tensor]
+
+
+def _groups(header: _Header, layers: _Layers) -> _Groups:
     inputs: list[Tensor] = []
     repeating: list[Tensor] = []
     outputs: list[Tensor] = []
@@ -294,9 +333,71 @@ def _groups(header: _Header, layers: _Layers) -> tuple[TensorGroup, TensorGroup,
             outputs.append(tensor)
         elif layer < layers.trunk:
             repeating.append(tensor)
+    tied: list[Tensor] = []
     if header.architecture not in known.WITHOUT_OUTPUT and all(tensor.name != "output.weight" for tensor in outputs):
-        outputs += [tensor for tensor in inputs if tensor.name == "token_embd.weight"]
-    return _group(inputs), _group(repeating), _group(outputs)
+        tied = [tensor for tensor in inputs if tensor.name == "token_embd.weight"]
+    return _Groups(inputs, repeating, outputs + tied, tied)
+
+
+def _expert_bytes(tensors: list[Tensor], count: int) -> list[int]:
+    """Give the bytes of experts per layer, of those tensors that --n-cpu-moe moves; nothing where there are none."""
+    experts = [tensor for tensor in tensors if tensor.name.partition(".")[2].partition(".")[2].startswith(_EXPERTS)]
+    return _short(_layer_bytes(experts, count)) if experts else []
+
+
+def _layer_bytes(tensors: list[Tensor], count: int) -> list[int]:
+    sizes = [0] * count
+    for tensor in tensors:
+        sizes[_layer_of(tensor.name) or 0] += _align(tensor.bytes)
+    return sizes
+
+
+def _outline(header: _Header, layers: _Layers) -> GraphOutline | None:
+    """Give what the graph is built from; None when that is more than a summary should hold."""
+    prefix = f"{header.architecture}."
+    numbers = {
+        key.removeprefix(prefix): int(value)
+        for key, value in header.values.items()
+        if key.startswith(prefix) and isinstance(value, int) and 0 <= value <= MAX_SIZE
+    }
+    outside: dict[str, list[int]] = {}
+    inside: list[dict[str, list[int]]] = [{} for _ in range(layers.count)]
+    for tensor in header.tensors:
+        layer = _layer_of(tensor.name)
+        if layer is None:
+            outside[tensor.name.removesuffix(".weight")] = list(tensor.shape)
+        elif layer < layers.trunk:
+            name = tensor.name.split(".", 2)[2].removesuffix(".weight")
+            inside[layer][name] = list(tensor.shape)
+    heads, heads_kv = header.per_layer("attention.head_count", 0), header.per_layer("attention.head_count_kv", -1)
+    indexed = _indexer_layers(header, layers)
+    kinds: list[LayerOutline] = []
+    order = []
+    for layer in range(layers.trunk):
+        kind = LayerOutline(
+            traits=_traits(layers, layer, inside[layer], indexed=bool(indexed) and indexed[layer]),
+            heads=heads[layer],
+            heads_kv=heads_kv[layer] if heads_kv[layer] >= 0 else heads[layer],
+            shapes=inside[layer],
+        )
+        if kind not in kinds:
+            kinds.append(kind)
+        order.append(kinds.index(kind))
+    size = len(outside) + sum(len(kind.shapes) for kind in kinds)
+    if size > MAX_OUTLINE or len(numbers) > MAX_OUTLINE:
+        return None
+    return GraphOutline(numbers=numbers, shapes=outside, kinds=kinds, layers=order)
+
+
+def _traits(layers: _Layers, layer: int, shapes: dict[str, list[int]], *, indexed: bool) -> str:
+    flags = {
+        "r": layers.recurrent[layer],
+        "a": layers.heads_kv[layer] > 0,
+        "w": bool(layers.sliding) and layers.sliding[layer],
+        "e": any("_exps" in name for name in shapes),
+        "i": indexed,
+    }
+    return "".join(letter for letter, flag in flags.items() if flag)
 
 
 def _layer_of(name: str) -> int | None:
@@ -307,7 +408,20 @@ def _layer_of(name: str) -> int | None:
 
 
 def _group(tensors: list[Tensor]) -> TensorGroup:
-    return TensorGroup(bytes=sum(_align(tensor.bytes) for tensor in tensors), count=len(tensors))
+    return TensorGroup(
+        bytes=sum(_align(tensor.bytes) for tensor in tensors),
+        count=len(tensors),
+        padded=sum(_padded(tensor) for tensor in tensors),
+    )
+
+
+def _padded(tensor: Tensor) -> int:
+    """Bytes on a CUDA device (ggml-cuda.cu:897-920): the last row of a quantized tensor is read in blocks of 512."""
+    element = type_numbered(tensor.type)
+    size, rest = tensor.bytes, tensor.shape[0] % _CUDA_ROW if tensor.shape else 0
+    if element is not None and element.block > 1 and rest:
+        size += element.row(_CUDA_ROW - rest)
+    return -(-size // _CUDA_ALIGNMENT) * _CUDA_ALIGNMENT
 
 
 def _align(size: int) -> int:

@@ -1,0 +1,62 @@
+"""Key-value cache and recurrent state, layer by layer, as llama.cpp (build 11434) lays them out."""
+
+from dataclasses import dataclass
+
+from paddock.api.report import HeaderSummary
+from paddock.core.geometry import Geometry, Options, flash_attention, per_layer, widths
+from paddock.core.ggml import GgmlElement, type_called
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCache:
+    """Bytes of one layer for all slots."""
+
+    keys_and_values: int
+    index: int
+    """Sparse attention: the index of its keys."""
+    state: int
+    """Recurrent state."""
+    windowed: bool
+
+    @property
+    def total(self) -> int:
+        """All of the layer."""
+        return self.keys_and_values + self.index + self.state
+
+
+def layer_caches(summary: HeaderSummary, options: Options, geometry: Geometry) -> list[LayerCache]:
+    """Give the cache of every layer (src/llama-kv-cache.cpp:95-300, src/llama-memory-recurrent.cpp:57-125)."""
+    count = summary.block_count
+    types = (type_called(options.cache_type_k), type_called(options.cache_type_v))
+    heads = per_layer(summary.head_count_kv, count)
+    windowed = [bool(flag) for flag in per_layer([int(flag) for flag in summary.sliding_layers], count)]
+    indexed = [bool(flag) for flag in per_layer([int(flag) for flag in summary.indexer_layers] or [1], count)]
+    state, stateful = _states(summary, count)
+    rows = [widths(summary, windowed=flag) for flag in windowed]
+    flash = flash_attention(summary, options)
+    widest = 0 if flash else max((value * number for (_, value), number in zip(rows, heads, strict=True)), default=0)
+    caches = []
+    for layer in range(count):
+        cells = (geometry.window if windowed[layer] else geometry.cells) * geometry.streams
+        key, value = (width * heads[layer] for width in rows[layer])
+        pair = _pair(types, key, max(value, widest), latent=summary.key_length_mla is not None) if heads[layer] else 0
+        index = 0
+        if heads[layer] and indexed[layer] and summary.indexer_length:
+            index = types[0].row(summary.indexer_length) + types[1].row(summary.indexer_value_length)
+        held = state * geometry.slots if stateful[layer] else 0
+        caches.append(LayerCache(pair * cells, index * geometry.cells * geometry.streams, held, windowed[layer]))
+    return caches
+
+
+def _pair(types: tuple[GgmlElement, GgmlElement], key: int, value: int, *, latent: bool) -> int:
+    """Bytes of the key and of the value of one token; a latent one (MLA) has no value of its own."""
+    return types[0].row(key) + (0 if latent else types[1].row(value))
+
+
+def _states(summary: HeaderSummary, count: int) -> tuple[int, list[bool]]:
+    """Bytes of recurrent state of a layer and slot, and which layers have one; without a list the first has all."""
+    flags = summary.recurrent_layers
+    if any(flags):
+        spread = [bool(flag) for flag in per_layer([int(flag) for flag in flags], count)]
+        return summary.recurrent_state_bytes // sum(spread), spread
+    return summary.recurrent_state_bytes, [layer == 0 for layer in range(count)]

@@ -1,0 +1,96 @@
+"""The compute buffer: what the largest prompt graph needs at once, on the device and in host memory.
+
+These are upper bounds, from the closed form of a dense graph.
+"""
+
+from typing import Final
+
+from paddock.api.report import HeaderSummary
+from paddock.core import architectures as known
+from paddock.core.geometry import Geometry, Options, copies_cache, flash_attention, widths
+
+_F16: Final = 2
+_F32: Final = 4
+_I64: Final = 8
+_INDEX_SCRATCH: Final = 20 * 1024
+_ROOM: Final = 128 * 1024
+"""Bytes of small inputs (positions, indices) that the bounds do not list."""
+
+
+def bounded_device(summary: HeaderSummary, options: Options, geometry: Geometry) -> int:
+    """Give an upper bound of the device's compute buffer: mask, activations, and the widest step or the logits."""
+    tokens, width = geometry.tokens, summary.embedding_length
+    forward = max(summary.feed_forward, default=0)
+    step = 3 * forward * tokens
+    if summary.experts_used:
+        expert = summary.expert_feed_forward or forward
+        step = max(step, summary.experts_used * (3 * width + 3 * expert) * tokens)
+    step = max(_F32 * step, _F32 * (summary.vocabulary + width) * geometry.outputs)
+    graph = (_F32 * 4 * width * tokens + step) * _graph_factor(summary) // 100
+    if summary.recurrent:
+        states = summary.recurrent_state_bytes * (geometry.slots if options.kv_unified else 1)
+        graph += 3 * _F32 * 4 * summary.recurrent_width * tokens + 2 * states
+    cells = mask_cells(summary, geometry)
+    total = graph + _F16 * tokens * cells
+    heads = max(summary.head_count, default=0)
+    if not flash_attention(summary, options):
+        copies = 1 if summary.key_length_mla is None else 3
+        total += _F32 * copies * (heads + 1) * tokens * cells + _scattered(summary, geometry)
+    if options.quantized:
+        total += _F32 * tokens * (width + heads * summary.key_length)  # queries are rotated as the cache is
+    if summary.indexer_length:
+        total += _F32 * tokens * (_INDEX_SCRATCH + (heads + 6) * cells * geometry.slots)
+    return total + total // 400 + _ROOM
+
+
+def bounded_host(summary: HeaderSummary, options: Options, geometry: Geometry) -> int:
+    """Give an upper bound of the inputs in host memory: embedded tokens, masks, rotations of a quantized cache."""
+    embedded = 3 + summary.input_tensors.count
+    flash = flash_attention(summary, options)
+    mask = _F16 if flash else _F32 + _F32  # without FlashAttention 32 bits, and room lost around the larger masks
+    if summary.indexer_length:
+        mask = (2 if flash else 3) * _F32 * geometry.slots
+    width = _F32 * embedded * summary.embedding_length
+    inputs = geometry.tokens * (width + mask * mask_cells(summary, geometry))
+    if not flash:
+        inputs += _scattered(summary, geometry)
+    if options.quantized:
+        inputs += 2 * _F32 * max(summary.key_length, summary.value_length) ** 2
+    if summary.recurrent:
+        inputs += 2 * _F32 * geometry.tokens**2
+    return inputs + inputs // 400 + _ROOM
+
+
+def _scattered(summary: HeaderSummary, geometry: Geometry) -> int:
+    """Bytes of the places that values are written to one by one, which is how they are kept without FlashAttention."""
+    values = max(summary.head_count_kv, default=0) * max(widths(summary, windowed=flag)[1] for flag in (False, True))
+    return _I64 * geometry.tokens * values * (2 if geometry.window else 1)
+
+
+def mask_cells(summary: HeaderSummary, geometry: Geometry) -> int:
+    """Give the tokens that the attention masks cover per computed token."""
+    if any(summary.head_count_kv):
+        return geometry.cells + geometry.window
+    return 0 if summary.recurrent else 2 * geometry.tokens
+
+
+def copied_cache(summary: HeaderSummary, options: Options, geometry: Geometry) -> int:
+    """Give the bytes of the 16-bit copy of the largest layer's cache, which CUDA's kernels make of other types."""
+    plain = options.cache_type_k == options.cache_type_v == "f16"
+    if plain or not copies_cache(options) or not flash_attention(summary, options):
+        return 0
+    heads = max(summary.head_count_kv, default=0)
+    sizes = [sum(widths(summary, windowed=windowed)) for windowed in (False, True)]
+    return _F16 * max(sizes) * heads * geometry.cells * geometry.streams
+
+
+def logits(summary: HeaderSummary, geometry: Geometry) -> int:
+    """Give the bytes of the output buffer in host memory (src/llama-context.cpp:2118-2165)."""
+    return _F32 * summary.vocabulary * max(geometry.outputs, geometry.slots)
+
+
+def _graph_factor(summary: HeaderSummary) -> int:
+    """Percent of the closed form that is planned."""
+    if summary.architecture in known.MEASURED_DENSE and not summary.experts_used:
+        return 100
+    return 110 if summary.architecture in known.COMPARED else 300

@@ -1,0 +1,247 @@
+"""Estimates the memory that one server needs, from the summary of its header and the server's options.
+
+Every addend stands for itself, with its source: `exact` follows llama.cpp's own arithmetic (build 11434) and equals
+its allocation; `formula` is the allocator replayed over a graph of llama.cpp's, and equals it within a hundredth;
+`bound` is never less than it; `learned` is a planning value for what no formula knows.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from paddock.api.report import HeaderSummary
+from paddock.core.cache import LayerCache, layer_caches
+from paddock.core.compute import bounded_device, bounded_host, copied_cache, logits
+from paddock.core.geometry import Geometry, Options
+from paddock.core.graphs import ComputeSizes, compute_sizes
+from paddock.core.overhead import (
+    CONTEXT,
+    DEVICE_ALIGNMENT,
+    HOST_PROCESS,
+    TENSOR_PADDING,
+    UNKNOWN_ALIGNMENT,
+    UNKNOWN_CONTEXT,
+    slack,
+)
+from paddock.core.templates import templates
+
+__all__ = ["BUILD", "Addend", "Kind", "MemoryEstimate", "Options", "Place", "Source", "estimate"]
+
+BUILD: Final = 11434
+"""llama.cpp's build that the estimate is of."""
+Place = Literal["device", "host"]
+Kind = Literal["weights", "kvCache", "compute", "overhead"]
+"""Recurrent state counts as kvCache; logits, the process and what is learned as overhead."""
+Source = Literal["exact", "formula", "bound", "learned"]
+
+_MOST: Final = 2**58
+_UNCERTAIN_CACHE: Final = frozenset({"deepseek4"})
+"""Compressed caches without a closed form."""
+_SPLIT_STATE: Final = 3
+"""Times the bound of a graph with recurrent state whose layers are split over device and CPU."""
+ROOM: Final = 10
+"""A part of this number is added where the replayed graph may differ from the one in question."""
+_FUSING: Final = frozenset({"vulkan", "metal", "other", "unknown"})
+"""Backends that keep tensors longer, or compute in another order, to fuse operations (graph_optimize)."""
+_FUSING_EXPERTS: Final = frozenset({"cuda", "hip"})
+"""The same of graphs with experts only (ggml-cuda.cu:4604)."""
+_PADDED: Final = frozenset({"cuda", "hip", "sycl"})
+"""Backends whose padding of tensors the summary has summed up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Addend:
+    """One part of the need."""
+
+    name: str
+    """For people, in a few words."""
+    place: Place
+    kind: Kind
+    bytes: int
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEstimate:
+    """The parts in a fixed order; parts of 0 bytes are left out."""
+
+    addends: tuple[Addend, ...]
+    confidence: Literal["exact", "bound"]
+    """exact, or bound when any of weights, cache and compute is an upper bound."""
+
+    def sum(self, place: Place, kind: Kind) -> int:
+        """Add up the parts of a kind in a place, in bytes."""
+        return sum(one.bytes for one in self.addends if one.place == place and one.kind == kind)
+
+    @property
+    def device_total(self) -> int:
+        """All that is needed on the device, overhead included."""
+        return sum(one.bytes for one in self.addends if one.place == "device")
+
+    @property
+    def host_total(self) -> int:
+        """All that is needed in host memory, overhead included."""
+        return sum(one.bytes for one in self.addends if one.place == "host")
+
+    @property
+    def overhead(self) -> int:
+        """What is no allocation of the model's, in both places: driver, padding, slack, logits, the process."""
+        return self.sum("device", "overhead") + self.sum("host", "overhead")
+
+
+def estimate(summary: HeaderSummary, options: Options, *, checkpoints: int = 0) -> MemoryEstimate:
+    """Estimate what one server needs.
+
+    checkpoints is the server's --ctx-checkpoints: so many copies of what a slot cannot recompute may be kept in host
+    memory.
+    """
+    geometry = Geometry.of(summary, options)
+    on_device = device_layers(summary, options)
+    parts = [
+        *_weights(summary, options, on_device),
+        *_caches(summary, options, geometry, on_device, checkpoints),
+        *_compute(summary, options, geometry, on_device),
+    ]
+    if on_device:
+        device = sum(part.bytes for part in parts if part.place == "device" and part.kind != "overhead")
+        learned = CONTEXT.get(options.backend, UNKNOWN_CONTEXT) + slack(options.backend, device)
+        parts.append(Addend("driver, kernels, pools", "device", "overhead", learned, "learned"))
+    parts.append(Addend("logits of the answers", "host", "overhead", logits(summary, geometry), "exact"))
+    parts.append(Addend("server process", "host", "overhead", HOST_PROCESS, "learned"))
+    kept = tuple(_believed(part) for part in parts if part.bytes > 0)
+    bound = any(part.source == "bound" and part.kind != "overhead" for part in kept)
+    return MemoryEstimate(kept, "bound" if bound else "exact")
+
+
+def device_layers(summary: HeaderSummary, options: Options) -> int:
+    """Give how many layers are on the device, the output layer counted as one (src/llama-model.cpp:1591)."""
+    every = summary.block_count + 1
+    return every if options.gpu_layers is None else min(max(options.gpu_layers, 0), every)
+
+
+def _weights(summary: HeaderSummary, options: Options, on_device: int) -> list[Addend]:
+    whole = on_device > summary.block_count
+    layers, source = _last_layers(summary, on_device)
+    device = layers + (summary.output_tensors.bytes if on_device else 0)  # it goes before any layer
+    host = summary.input_tensors.bytes + max(summary.layer_tensors.bytes - layers, 0)
+    if source == "bound":
+        host = summary.input_tensors.bytes + summary.layer_tensors.bytes
+    if not on_device:
+        host += summary.output_tensors.bytes  # a tied embedding is there twice where the CPU packs weights anew
+        source = "bound" if summary.tied_bytes else source
+    elif not whole:
+        host += summary.shared_bytes
+    moved = min(experts_on_host(summary, options, on_device), device)
+    device, host = device - moved, host + (moved if source == "exact" else 0)
+    alone = whole and not moved
+    parts = [Addend("token embeddings" if alone else "weights", "host", "weights", host, source)]
+    if device:
+        parts.insert(0, Addend("weights", "device", "weights", device, source))
+        parts += _padding(summary, options, whole=whole)
+    return parts
+
+
+def experts_on_host(summary: HeaderSummary, options: Options, on_device: int) -> int:
+    """Bytes of experts that --n-cpu-moe keeps on the host although their layers are on the device."""
+    count, sizes = summary.block_count, summary.expert_bytes
+    if not sizes:
+        return 0
+    spread = sizes * count if len(sizes) == 1 else sizes
+    return sum(spread[max(count + 1 - on_device, 0) : options.cpu_moe])
+
+
+def _last_layers(summary: HeaderSummary, on_device: int) -> tuple[int, Source]:
+    """Bytes of the last layers; an upper bound where the summary does not have them one by one."""
+    sizes, count = summary.layer_bytes, summary.block_count
+    if on_device == 0:
+        return 0, "exact"
+    if on_device > count:
+        return summary.layer_tensors.bytes, "exact"
+    if not sizes:
+        return summary.layer_tensors.bytes, "bound"
+    spread = sizes * count if len(sizes) == 1 else sizes
+    return sum(spread[count + 1 - on_device :]), "exact"
+
+
+def _padding(summary: HeaderSummary, options: Options, *, whole: bool) -> list[Addend]:
+    """Give what the backend's allocator adds to the tensors."""
+    groups = (summary.layer_tensors, summary.output_tensors)
+    if options.backend == "generic":
+        return []
+    known_size = all(group.padded or not group.count for group in groups)
+    if options.backend in _PADDED and known_size and whole:
+        size = sum(group.padded - group.bytes for group in groups)
+        return [Addend("alignment of tensors", "device", "overhead", max(size, 0), "exact")]
+    size = sum(group.count for group in groups) * TENSOR_PADDING
+    return [Addend("alignment of tensors", "device", "overhead", size, "bound")]
+
+
+def _caches(
+    summary: HeaderSummary, options: Options, geometry: Geometry, on_device: int, checkpoints: int
+) -> list[Addend]:
+    caches = layer_caches(summary, options, geometry)
+    first = max(summary.block_count + 1 - on_device, 0)
+    source: Source = "bound" if summary.architecture in _UNCERTAIN_CACHE else "exact"
+    parts = []
+    places: tuple[tuple[Place, list[LayerCache]], ...] = (("device", caches[first:]), ("host", caches[:first]))
+    for place, layers in places:
+        for name, size in _cache_sizes(layers):
+            parts.append(Addend(name, place, "kvCache", size, source))
+    kept = checkpoints * sum(one.state + (one.keys_and_values if one.windowed else 0) for one in caches)
+    parts.append(Addend("checkpoints of slots", "host", "kvCache", kept, "bound"))
+    return parts
+
+
+def _cache_sizes(layers: list[LayerCache]) -> list[tuple[str, int]]:
+    full = sum(one.keys_and_values for one in layers if not one.windowed)
+    windowed = sum(one.keys_and_values for one in layers if one.windowed)
+    index, state = sum(one.index for one in layers), sum(one.state for one in layers)
+    names = ("keys and values", "keys and values of windowed layers", "index of keys", "recurrent state")
+    return list(zip(names, (full, windowed, index, state), strict=True))
+
+
+def _compute(summary: HeaderSummary, options: Options, geometry: Geometry, on_device: int) -> list[Addend]:
+    whole = on_device > summary.block_count and not experts_on_host(summary, options, on_device)
+    bound = bounded_device(summary, options, geometry)
+    inputs = bounded_host(summary, options, geometry)
+    if whole or not on_device:
+        alignment = DEVICE_ALIGNMENT.get(options.backend, UNKNOWN_ALIGNMENT)
+        sizes = compute_sizes(summary, options, geometry, templates(), alignment)
+        if sizes is not None:
+            return _replayed(summary, options, geometry, sizes, on_device)
+    if not on_device:
+        return [Addend("compute buffer", "host", "compute", bound + inputs, "bound")]
+    if not whole:
+        bound *= _SPLIT_STATE if summary.recurrent else 1
+        inputs += bound
+    return [
+        Addend("compute buffer", "device", "compute", bound, "bound"),
+        *_copy(summary, options, geometry),
+        Addend("inputs of the graph", "host", "compute", inputs, "bound"),
+    ]
+
+
+def _copy(summary: HeaderSummary, options: Options, geometry: Geometry) -> list[Addend]:
+    size = copied_cache(summary, options, geometry)
+    return [Addend("16-bit copy of a quantized cache", "device", "compute", size, "bound")]
+
+
+def _replayed(
+    summary: HeaderSummary, options: Options, geometry: Geometry, sizes: ComputeSizes, on_device: int
+) -> list[Addend]:
+    """Give the compute buffers by the replayed allocator, with room for what a graph or a backend may do otherwise."""
+    if not on_device:  # no copies between buffers, so never more than both
+        whole = sizes.device + sizes.host
+        return [Addend("compute buffer", "host", "compute", whole + whole // ROOM, "bound")]
+    fused = options.backend in _FUSING or (options.backend in _FUSING_EXPERTS and bool(summary.experts_used))
+    device = _roomy("compute buffer", "device", sizes.device, exact=sizes.sure and not fused)
+    host = _roomy("inputs of the graph", "host", sizes.host, exact=sizes.sure)
+    return [device, *_copy(summary, options, geometry), host]
+
+
+def _roomy(name: str, place: Place, size: int, *, exact: bool) -> Addend:
+    return Addend(name, place, "compute", size if exact else size + size // ROOM, "formula" if exact else "bound")
+
+
+def _believed(part: Addend) -> Addend:
+    """Cut what no machine has, so that sums stay within the API's 64 bits."""
+    return part if part.bytes <= _MOST else Addend(part.name, part.place, part.kind, _MOST, part.source)

@@ -1,0 +1,229 @@
+"""Makes the templates of graphs from recorded ones; see README.md beside this file."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from estimate.derive.graph import Tensor, read_graph
+from estimate.derive.search import ROTATION, Search
+from estimate.derive.segments import IrregularError, Segment, segments
+from paddock.api.report import HeaderSummary
+from paddock.core.geometry import Geometry, Options
+from paddock.core.ggml import ELEMENTS
+from paddock.core.graphs import graph_class
+from paddock.core.outline import all_layer_keys, outside_key, signatures
+from paddock.core.sizes import atoms
+
+
+@dataclass
+class Recording:
+    """One graph of a model with options."""
+
+    summary: HeaderSummary
+    options: Options
+    line: str
+
+
+@dataclass
+class Part:
+    """A segment of a recording, with the names it can be looked up by."""
+
+    graph: str
+    keys: list[str]
+    names: tuple[str, str]
+    segment: Segment
+    numbers: dict[str, int]
+
+
+def parts_of(recording: Recording) -> Iterator[Part]:
+    """Cut a recording; raises IrregularError."""
+    summary, outline = recording.summary, recording.summary.graph
+    if outline is None:
+        raise IrregularError("no outline")
+    graph = graph_class(summary, recording.options)
+    geometry = Geometry.of(summary, recording.options)
+    count = len(outline.layers)
+    numbers = {kind: atoms(summary, geometry, outline.kinds[kind]) for kind in set(outline.layers)}
+    outside, keys = atoms(summary, geometry, None), all_layer_keys(outline)
+    for position, segment in enumerate(segments(read_graph(recording.line), count)):
+        if 0 < position <= count:
+            kind = outline.layers[position - 1]
+            names = signatures(outline.kinds[kind].shapes)
+            yield Part(graph, keys[position - 1], names, segment, numbers[kind])
+        else:
+            key = outside_key("P" if position == 0 else "Z", outline)
+            yield Part(graph, [key], signatures(outline.shapes), segment, outside)
+
+
+def names_of(recordings: list[Recording]) -> list[str]:
+    """Give the signatures of the tensors of models that were recorded, small ones aside."""
+    found = set()
+    for recording in recordings:
+        if recording.summary.graph is not None:
+            found.add(signatures(recording.summary.graph.shapes)[1])
+            found |= {signatures(kind.shapes)[1] for kind in recording.summary.graph.kinds}
+    return sorted(found)
+
+
+class Bodies:
+    """All bodies, each once."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+
+    def number(self, text: str) -> int:
+        """Give the number of a body."""
+        return self.numbers.setdefault(text, len(self.numbers))
+
+
+Structure = tuple[tuple[str, ...], tuple[str, ...]]
+
+
+def derive(recordings: list[Recording], bodies: Bodies) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Give the table of an architecture, by class of graph and key, and what could not be derived."""
+    groups: dict[tuple[str, Structure], list[Part]] = defaultdict(list)
+    seen: dict[tuple[str, str], dict[Structure, list[Part]]] = defaultdict(lambda: defaultdict(list))
+    trouble: list[str] = []
+    for recording in recordings:
+        try:
+            for part in parts_of(recording):
+                structure = (part.segment.shape, part.segment.leaving)
+                groups[part.keys[0], structure].append(part)
+                for key in part.keys:
+                    seen[part.graph, key][structure].append(part)
+        except IrregularError as error:
+            trouble.append(f"{graph_class(recording.summary, recording.options)}: {error}")
+    texts: dict[tuple[str, Structure, str], str] = {}
+    for (key, structure), parts in groups.items():
+        texts |= {(key, structure, graph): text for graph, text in _texts(structure, parts, trouble, key)}
+    table: dict[str, dict[str, Any]] = defaultdict(dict)
+    done: set[tuple[str, str]] = set()
+    for (graph, key), structures in seen.items():
+        entry = _entry(graph, structures, texts, bodies)
+        if entry is not None:
+            table[graph][key] = entry
+            done.add((graph, key))
+    _prune(table, seen)
+    return dict(table), trouble
+
+
+def _entry(
+    graph: str,
+    structures: dict[Structure, list[Part]],
+    texts: dict[tuple[str, Structure, str], str],
+    bodies: Bodies,
+) -> int | dict[str, int] | None:
+    """Give the one body for a key, or one for each set of names; None when the names do not decide."""
+    by_name: dict[str, set[int]] = defaultdict(set)
+    every: set[int] = set()
+    for structure, parts in structures.items():
+        for part in parts:
+            text = texts.get((part.keys[0], structure, graph))
+            number = -1 if text is None else bodies.number(text)
+            every.add(number)
+            for name in part.names:
+                by_name[name].add(number)
+    if len(every) == 1:
+        only = every.pop()
+        return None if only < 0 else only
+    if any(len(found) > 1 for name, found in by_name.items() if not name.startswith("~")):
+        return None
+    known = {name: next(iter(found)) for name, found in by_name.items() if len(found) == 1 and -1 not in found}
+    likely = list(known.values())
+    if likely:
+        known["*"] = max(set(likely), key=lambda number: (likely.count(number), -number))
+    return known
+
+
+def _prune(table: dict[str, dict[str, Any]], seen: dict[tuple[str, str], Any]) -> None:
+    """Leave out longer keys whose shorter one is known."""
+    for graph, entries in table.items():
+        for _, structures in ((key, found) for (one, key), found in seen.items() if one == graph):
+            for parts in structures.values():
+                for part in parts:
+                    known = next((index for index, key in enumerate(part.keys) if key in entries), len(part.keys))
+                    for key in set(part.keys[known + 1 :]) - set(part.keys[: known + 1]):
+                        entries.pop(key, None)
+
+
+def _texts(structure: Structure, parts: list[Part], trouble: list[str], key: str) -> Iterator[tuple[str, str]]:
+    """Give the body's text for each class of graph: the same for all where one expression holds in all."""
+    graphs = sorted({part.graph for part in parts})
+    text = _text(structure, parts)
+    if text is not None:
+        yield from ((graph, text) for graph in graphs)
+        return
+    for graph in graphs:
+        own = [part for part in parts if part.graph == graph]
+        text = _text(structure, own)
+        if text is None:
+            trouble.append(f"{graph} {key}: {_unknown(own)}")
+        else:
+            yield graph, text
+
+
+def _text(structure: Structure, parts: list[Part]) -> str | None:
+    search = Search([part.numbers for part in parts])
+    words = []
+    allocation = 0
+    for word in structure[0]:
+        if word[0] == "+":
+            size = _size([part.segment.sizes[allocation] for part in parts], search)
+            if size is None:
+                return None
+            words.append(f"{word},{size}")
+            allocation += 1
+        else:
+            words.append(word)
+    return " ".join(words) + (" | " + " ".join(structure[1]) if structure[1] else "")
+
+
+def _size(found: list[tuple[Tensor, str | None]], search: Search) -> str | None:
+    """Give the element type and the expression of each dimension, ones left out."""
+    tensors = [tensor for tensor, _ in found]
+    if len({tensor.type for tensor in tensors}) > 1:
+        return None
+    kind = tensors[0].type
+    if any(_product(tensor) != tensor.bytes for tensor in tensors):
+        raw = search.find(tuple(tensor.bytes for tensor in tensors))
+        return None if raw is None else f"24,{raw}"
+    if all(_is_rotation(tensor, weight) for tensor, weight in found):  # the block may be any, the product is not
+        whole = search.pair(tuple(tensor.shape[0] * tensor.shape[1] for tensor in tensors))
+        if whole is not None:
+            return f"{kind},{whole}"
+    dimensions = []
+    for axis in range(4):
+        target = tuple(tensor.shape[axis] for tensor in tensors)
+        if any(value != 1 for value in target) or axis == 0:
+            hints = [f"@{name}.1" for name in {name for _, name in found if name} if axis == 0]
+            expression = search.find(target, hints)
+            if expression is None:
+                return None
+            dimensions.append(expression)
+    return ",".join([str(kind), *dimensions])
+
+
+def _is_rotation(tensor: Tensor, weight: str | None) -> bool:
+    return (
+        tensor.op in {"MUL_MAT", "CONT"}
+        and weight is None
+        and tensor.shape[2:] == (1, 1)
+        and not tensor.shape[0] % ROTATION
+    )
+
+
+def _product(tensor: Tensor) -> int:
+    total = ELEMENTS[tensor.type].row(tensor.shape[0])
+    for size in tensor.shape[1:]:
+        total *= size
+    return total
+
+
+def _unknown(parts: list[Part]) -> str:
+    search = Search([part.numbers for part in parts])
+    for index in range(len(parts[0].segment.sizes)):
+        found = [part.segment.sizes[index] for part in parts]
+        if _size(found, search) is None:
+            return f"{found[0][0].name} {found[0][0].op} {[tensor.shape for tensor, _ in found][:4]}"
+    return "nothing"

@@ -1,0 +1,114 @@
+"""Measures models with llama.cpp's libraries, one short-lived process per model, and makes the committed table.
+
+`python -m estimate.measuring LIBRARIES FOLDER` (with tests on the path) renews the table from the files that
+`test-llama-archs -o FOLDER` of the same build has written, and from the corpus of published shapes.
+"""
+
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+from estimate import table
+from estimate.corpus import write_corpus
+from estimate.llama import BUILD
+from estimate.options import SETS, option_set
+from estimate.table import HEADERS, PUBLISHED, TABLE
+from paddock.core.gguf import read_gguf
+
+PROGRAM: Final = Path(__file__).parent / "llama.py"
+_LONGEST: Final = 300
+
+
+def libraries() -> Path | None:
+    """Give the folder with the libraries of this build that the local cluster is built with; None without it."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    folder = cache / "paddock" / f"llama.cpp-b{BUILD}" / "bin"
+    return folder if (folder / "libllama.so").exists() else None
+
+
+def measure(folder: Path, model: Path) -> dict[str, list[list[int]] | str]:
+    """Measure a model with every option set; a text where llama.cpp refuses or ends."""
+    found: dict[str, list[list[int]] | str] = {}
+    left = list(SETS)
+    while left:
+        answers = _run(folder, model, left)
+        for name, answer in zip(left, answers, strict=False):
+            refused = answer.get("error")
+            found[name] = refused.rpartition(" | ")[2] if refused else [answer["device"], answer["host"]]
+        left = left[len(answers) :]
+        if left:
+            found[left.pop(0)] = "llama.cpp ends"
+    return found
+
+
+def _run(folder: Path, model: Path, names: list[str]) -> list[dict[str, Any]]:
+    """Give the answers up to the end, or to the set with which llama.cpp ends its process."""
+    asked = "".join(json.dumps(option_set(name)) + "\n" for name in names)
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(folder), "GGML_NO_BACKTRACE": "1"}
+    ended = subprocess.run(
+        [sys.executable, str(PROGRAM), str(folder), str(model)],
+        input=asked,
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=_LONGEST,
+        check=False,
+    )
+    return [json.loads(line) for line in ended.stdout.splitlines()]
+
+
+def head_of(path: Path) -> tuple[bytes, int]:
+    """Give the header of a file and the size of all of it."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+
+        def read(offset: int, length: int) -> bytes:
+            file.seek(offset)
+            return file.read(length)
+
+        return read(0, read_gguf(read, size).data_offset), size
+
+
+def write_sparse(path: Path, head: bytes, size: int) -> Path:
+    """Write a file of a header and a hole."""
+    with path.open("wb") as file:
+        file.write(head)
+        file.truncate(size)
+    return path
+
+
+def main() -> int:
+    """Renew the table."""
+    folder, models = Path(sys.argv[1]), {}
+    others = table.heads(PUBLISHED)
+    with tarfile.open(HEADERS, "w:xz") as archive:
+        for path in sorted(Path(sys.argv[2]).glob("*.gguf")):
+            head, size = head_of(path)
+            entry = tarfile.TarInfo(path.stem)
+            entry.size = len(head)
+            archive.addfile(entry, io.BytesIO(head))
+            models[path.stem] = {"bytes": size, "sets": measure(folder, path)}
+    with tempfile.TemporaryDirectory() as scratch:
+        for path in write_corpus(Path(scratch)):
+            models[path.stem] = {"bytes": path.stat().st_size, "sets": measure(folder, path)}
+        for name, (head, size) in others.items():
+            path = write_sparse(Path(scratch) / f"{name}.gguf", head, size)
+            models[name] = {"bytes": size, "sets": measure(folder, path)}
+    TABLE.write_text(_text(models))
+    return 0
+
+
+def _text(models: dict[str, Any]) -> str:
+    """Give the table with a line for each model."""
+    rows = ",\n".join(f"{json.dumps(name)}:{json.dumps(row, separators=(',', ':'))}" for name, row in models.items())
+    return f'{{"build":{BUILD},"models":{{\n{rows}\n}}}}\n'
+
+
+if __name__ == "__main__":
+    sys.exit(main())
