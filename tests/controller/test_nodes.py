@@ -73,6 +73,22 @@ def test_an_agent_that_is_quicker_than_the_news_of_its_node_is_heard(site: Site)
     eventually(lambda: [one["metadata"]["name"] for one in site.gpus()] == [GPU])
 
 
+def test_a_node_that_comes_back_with_other_cards_has_only_those(site: Site) -> None:
+    """What its agent said in its former life is not believed for as long as a report without an agent usually is."""
+    site.operator()
+    for _ in range(4):
+        site.node(devices=[card(0, 16), card(1, 24)])
+        site.plane.remove_node("node1")
+        eventually(lambda: not site.client.items(GPUS), 20)
+        mark = site.plane.audit_mark()
+        site.node(devices=[card(0, 16)])
+        site.settle()
+        assert site.plane.written(mark)["create paddock.dev/gpus"] == 1
+        assert [one["metadata"]["name"] for one in site.gpus()] == [GPU]
+        site.plane.remove_node("node1")
+        eventually(lambda: not site.client.items(GPUS), 20)
+
+
 def test_without_any_device_a_model_runs_on_the_cpu_where_it_may(site: Site) -> None:
     site.plane.stop_operators()
     site.operator()

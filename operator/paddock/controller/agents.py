@@ -6,7 +6,7 @@ An agent's node is what its pod's spec says, never what its report says.
 import asyncio
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -62,6 +62,8 @@ class Agents:
         self._ageing: dict[str, asyncio.Task[None]] = {}
         self._session: aiohttp.ClientSession | None = None
         self._since: dict[str, float] = {}
+        self.nodes_known: Container[str] = ()
+        """Names of the nodes that exist, kept by others."""
 
     async def close(self) -> None:
         """Stop following."""
@@ -89,6 +91,15 @@ class Agents:
         """Give the nodes whose agents are there and have reported."""
         followed = {endpoint.node for endpoint, _ in self._tasks.values()}
         return sorted(node for node, reports in self._reports.items() if reports and node in followed)
+
+    def forget(self, node: str) -> None:
+        """Drop what agents reported whose pods are gone: a node that comes back under its name is another one."""
+        ageing = self._ageing.pop(node, None)
+        if ageing is not None:
+            ageing.cancel()
+        reports = self._reports.get(node, {})
+        for pod in [pod for pod in reports if pod not in self._tasks]:
+            del reports[pod]
 
     def apply(self, type_: str | None, body: Mapping[str, Any]) -> None:
         """Follow or leave an agent, after an event of its pod."""
@@ -204,7 +215,8 @@ class Agents:
         reports = self._reports.get(endpoint.node, {})
         if endpoint.pod not in reports:
             return
-        if any(one.node == endpoint.node for one, _ in self._tasks.values()):
+        replaced = any(one.node == endpoint.node for one, _ in self._tasks.values())
+        if replaced or endpoint.node not in self.nodes_known:
             reports.pop(endpoint.pod)
         elif endpoint.node not in self._ageing:
             self._ageing[endpoint.node] = asyncio.create_task(wait(), name=f"age {endpoint.node}")

@@ -106,6 +106,7 @@ class Controller:
             settings = self.settings
             trust = await credentials.ensure(self.cluster, settings.namespace, settings.agent_secret)
             self.agents = Agents(trust, settings.agent_port, settings.agent_ttl, self._on_report, self._on_silent)
+            self.agents.nodes_known = self.world.nodes
             self.models = Models(self.cluster, self.agents, settings)
             self.models.nodes = self.world.nodes
             parts = Parts(self.ledger, self.models, self.volumes, self.events, self._fleet_changed)
@@ -275,13 +276,16 @@ class Controller:
         name = body["metadata"]["name"]
         if type_ == "DELETED":
             if self.world.nodes.pop(name, None) is not None:
+                self._reports.pop(name, None)
+                self.agents.forget(name)
                 self.queue.add((NODE, name))
             return
         node = node_of(body)
         before = self.world.nodes.get(name)
         self.world.nodes[name] = node
-        if before is None and name in self._reports:
-            self.queue.add((NODE, name))  # Its agent was quicker than the news of the node.
+        if before is None and (report := self.agents.report(name)) is not None:
+            self._reports[name] = report  # Its agent was quicker than the news of the node.
+            self.queue.add((NODE, name))
         if before != node:
             self._fleet_changed()
 
