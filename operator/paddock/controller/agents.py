@@ -61,12 +61,14 @@ class Agents:
         self._reports: dict[str, dict[str, NodeReport]] = {}
         self._ageing: dict[str, asyncio.Task[None]] = {}
         self._session: aiohttp.ClientSession | None = None
+        self._closed = False
         self._since: dict[str, float] = {}
         self.nodes_known: Container[str] = ()
         """Names of the nodes that exist, kept by others."""
 
     async def close(self) -> None:
-        """Stop following."""
+        """Stop following, for good."""
+        self._closed = True
         tasks = [task for _, task in self._tasks.values()] + list(self._ageing.values())
         for task in tasks:
             task.cancel()
@@ -103,6 +105,8 @@ class Agents:
 
     def apply(self, type_: str | None, body: Mapping[str, Any]) -> None:
         """Follow or leave an agent, after an event of its pod."""
+        if self._closed:
+            return
         meta, status, spec = body["metadata"], body.get("status") or {}, body.get("spec") or {}
         pod = f"{meta['namespace']}/{meta['name']}"
         address, node = status.get("podIP"), spec.get("nodeName")

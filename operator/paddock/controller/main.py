@@ -19,6 +19,10 @@ FIRST_TRY = 0.2
 """Seconds in which a Lease that nobody holds is usually taken."""
 
 
+async def nothing() -> None:
+    """Without election there is no Lease to give back."""
+
+
 async def operate(settings: Settings) -> int:
     """Run until SIGTERM or loss of leadership; gives the exit code."""
     stop = asyncio.Event()
@@ -36,7 +40,7 @@ async def operate(settings: Settings) -> int:
             log.error("cannot listen on %s: %s", settings.listen, error)  # noqa: TRY400 one line is enough for a user
             return 1
         if not settings.leader_election:
-            return await serve(cluster, settings, face, stop, asyncio.Event())
+            return await serve(cluster, settings, face, stop, asyncio.Event(), nothing)
         leader = Leader(cluster, settings.namespace, settings.pod_name, settings.lease_seconds)
         waiting, stopping = asyncio.create_task(leader.acquire()), asyncio.create_task(stop.wait())
         either = (waiting, stopping)
@@ -50,14 +54,18 @@ async def operate(settings: Settings) -> int:
         stopping.cancel()
         log.info("leading as %s", settings.pod_name)
         holding = asyncio.create_task(leader.hold())
-        try:
-            code = await serve(cluster, settings, face, stop, leader.lost)
-        finally:
+
+        async def stopped() -> None:
             holding.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await holding
-        if not leader.lost.is_set():
-            await leader.release()
+            if not leader.lost.is_set():
+                await leader.release()
+
+        try:
+            code = await serve(cluster, settings, face, stop, leader.lost, stopped)
+        finally:
+            holding.cancel()
         if server is not None:
             server.close()
         return code

@@ -7,6 +7,7 @@ import logging
 import resource
 import signal
 import time
+from collections.abc import Awaitable, Callable
 
 from paddock.controller.cluster import Cluster
 from paddock.controller.controller import Controller
@@ -39,31 +40,44 @@ async def import_kopf() -> None:
     await asyncio.to_thread(importlib.import_module, "paddock.controller.handlers")
 
 
-async def serve(cluster: Cluster, settings: Settings, face: Face, stop: asyncio.Event, lost: asyncio.Event) -> int:
-    """Act as the leader until `stop` or `lost` is set.
+async def serve(
+    cluster: Cluster,
+    settings: Settings,
+    face: Face,
+    stop: asyncio.Event,
+    lost: asyncio.Event,
+    stopped: Callable[[], Awaitable[None]],
+) -> int:
+    """Act as the leader until `stop` or `lost` is set; `stopped` is called as soon as nothing is done any more.
 
-    Everything is read and decided upon before kopf is there; its watches begin with lists of their own.
+    Everything is read and decided upon before kopf is there; its watches begin with lists of their own. At the end kopf
+    may take seconds, for which no successor should have to wait.
     """
     controller = face.controller = Controller(cluster, settings)
     end = asyncio.Event()
     watchers = [asyncio.create_task(_first(end, stop, lost))]
+    ending = asyncio.create_task(end.wait())
+    acting = asyncio.create_task(_act(controller, end, stop))
     try:
-        starting, ending = asyncio.create_task(controller.start()), asyncio.create_task(end.wait())
-        await asyncio.wait((starting, ending), return_when=asyncio.FIRST_COMPLETED)
-        ending.cancel()
-        if starting.done():
-            starting.result()
-            await import_kopf()
-            from paddock.controller.handlers import inform  # noqa: PLC0415 imported above, in its own time
-
-            await inform(controller, end, lambda: stop_on_signals(stop))
-        else:
-            starting.cancel()
-    finally:
+        await asyncio.wait((acting, ending), return_when=asyncio.FIRST_COMPLETED)
         await controller.stop()
-        for task in watchers:
+        await stopped()
+        if controller.synced:
+            await acting
+    finally:
+        acting.cancel()
+        for task in (ending, *watchers):
             task.cancel()
+        await controller.stop()
     return 1 if lost.is_set() or not end.is_set() else 0
+
+
+async def _act(controller: Controller, end: asyncio.Event, stop: asyncio.Event) -> None:
+    await controller.start()
+    await import_kopf()
+    from paddock.controller.handlers import inform  # noqa: PLC0415 imported above, in its own time
+
+    await inform(controller, end, lambda: stop_on_signals(stop))
 
 
 def stop_on_signals(stop: asyncio.Event) -> None:
