@@ -2,6 +2,8 @@
 
 from typing import Any, Final
 
+from paddock.core.geometry import Options
+
 DEFAULTS: Final[dict[str, Any]] = {
     "context": 4096,
     "parallel": 1,
@@ -36,3 +38,19 @@ SETS: Final[dict[str, dict[str, Any]]] = {
 def option_set(name: str) -> dict[str, Any]:
     """Give every option of a set."""
     return {**DEFAULTS, **SETS[name]}
+
+
+def options_of(told: dict[str, Any]) -> Options:
+    """Give an option set as the estimate takes it."""
+    return Options(
+        context=told["context"],
+        parallel=told["parallel"],
+        kv_unified=told["unified"],
+        cache_type_k=told["cacheTypeK"],
+        cache_type_v=told["cacheTypeV"],
+        batch=told["batch"],
+        ubatch=told["ubatch"],
+        flash_attention=told["flashAttention"],
+        embeddings=told["embeddings"],
+        gpu_layers=None if told["gpuLayers"] < 0 else told["gpuLayers"],
+    )

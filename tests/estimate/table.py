@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from estimate.corpus import SHAPES, metadata, tensors
-from estimate.options import option_set
+from estimate.options import option_set, options_of
 from paddock.api.report import HeaderSummary
 from paddock.core.geometry import Options
 from paddock.core.gguf import read_gguf
@@ -88,16 +88,4 @@ def summary(name: str) -> HeaderSummary:
 
 def options(name: str) -> Options:
     """Give an option set as the estimate takes it."""
-    told = option_set(name)
-    return Options(
-        context=told["context"],
-        parallel=told["parallel"],
-        kv_unified=told["unified"],
-        cache_type_k=told["cacheTypeK"],
-        cache_type_v=told["cacheTypeV"],
-        batch=told["batch"],
-        ubatch=told["ubatch"],
-        flash_attention=told["flashAttention"],
-        embeddings=told["embeddings"],
-        gpu_layers=None if told["gpuLayers"] < 0 else told["gpuLayers"],
-    )
+    return options_of(option_set(name))

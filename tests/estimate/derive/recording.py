@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from estimate.derive.derive import Recording
-from paddock.core.geometry import Options
+from estimate.options import options_of
 from paddock.core.gguf import read_gguf
 from paddock.core.summary import summarize
 
@@ -85,7 +85,7 @@ def record(libraries: Path, recorder: Path, model: Path, sizes: Sizes) -> list[R
                 line = lines.pop(0)
                 if json.loads(line)["sizes"] != [answer["device"][2], answer["host"][2]]:
                     raise RuntimeError(f"{model.name}: the recorded graph is not the one that was measured")
-                found.append(Recording(summary, _options(asked), line))
+                found.append(Recording(summary, options_of(asked), line))
         left = left[len(answers) + 1 :]
     return found
 
@@ -106,17 +106,3 @@ def _run(
             check=False,
         )
         return [json.loads(line) for line in ended.stdout.splitlines()], lines.read_text().splitlines()
-
-
-def _options(asked: dict[str, Any]) -> Options:
-    return Options(
-        context=asked["context"],
-        parallel=asked["parallel"],
-        kv_unified=asked["unified"],
-        cache_type_k=asked["cacheTypeK"],
-        cache_type_v=asked["cacheTypeV"],
-        batch=asked["batch"],
-        ubatch=asked["ubatch"],
-        flash_attention=asked["flashAttention"],
-        embeddings=asked["embeddings"],
-    )
