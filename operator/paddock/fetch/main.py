@@ -1,0 +1,50 @@
+"""The program `paddock-fetch`: headers and files of models that are far away.
+
+    paddock-fetch header SOURCE                    one line: PADDOCK-HEADER and a SourceAnswer
+    paddock-fetch get SOURCE --cache DIR           lines of Progress, at last Done or Failed
+    paddock-fetch hold KEY --cache DIR             holds a lease on a model until SIGTERM (for a sidecar)
+    paddock-fetch cache list|verify|clean|clear --cache DIR
+
+Settings come from the environment (PADDOCK_FETCH_...), credentials from the files of a mounted Secret (--credentials).
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from paddock import __version__
+
+
+def parser() -> argparse.ArgumentParser:
+    """Give the parser of the command line."""
+    top = argparse.ArgumentParser(prog="paddock-fetch", description="Models from anywhere, once, beside the GPU.")
+    top.add_argument("--version", action="version", version=f"paddock-fetch {__version__}")
+    commands = top.add_subparsers(dest="command", required=True)
+    header = commands.add_parser("header", help="read the header of a model and say which content the source has")
+    get = commands.add_parser("get", help="bring all files of a model into the cache")
+    for command in (header, get):
+        command.add_argument("source", metavar="SOURCE", help="hf:// https:// s3:// gs:// az:// oci:// ollama://")
+        command.add_argument("--credentials", type=Path, metavar="DIR", help="folder of a mounted Secret")
+    get.add_argument("--key", help="the content that is expected, from header; needs no network when it is cached")
+    get.add_argument("--sha256", action="append", default=[], metavar="[NAME=]HEX", help="what a file must have")
+    get.add_argument("--limit", type=int, metavar="BYTES", help="size of the cache; unused models go, oldest first")
+    hold = commands.add_parser("hold", help="hold a lease on a cached model until SIGTERM")
+    hold.add_argument("key", metavar="KEY")
+    cache = commands.add_parser("cache", help="look after the cache of this node")
+    cache.add_argument("action", choices=["list", "verify", "clean", "clear"])
+    cache.add_argument("--key", action="append", default=[], help="only these models")
+    cache.add_argument("--limit", type=int, metavar="BYTES", help="clean: size to come down to")
+    for command in (get, hold, cache):
+        command.add_argument("--cache", type=Path, required=True, metavar="DIR", help="folder of the cache")
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the program; gives the exit code (api.fetched.EXIT_CODES; 1 = a fault of the program, 2 = wrong usage)."""
+    parser().parse_args(argv)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
