@@ -116,7 +116,7 @@ BAD: dict[str, Bad] = {
     "no-model": Bad({**deployment(), "spec": {}}, "spec.model: Required value"),
     "source-empty": Bad(source(""), "spec.model.source"),
     "source-is-a-plain-path": Bad(source("/models/gemma.gguf"), "source must be file:///PATH"),
-    "source-of-unknown-scheme": Bad(source("https://example.com/gemma.gguf"), "source must be file:///PATH"),
+    "source-of-unknown-scheme": Bad(source("ftp://example.com/gemma.gguf"), "source must be file:///PATH"),
     "source-with-host": Bad(source("file://models/gemma.gguf"), "source must be file:///PATH"),
     "source-climbs": Bad(source("file:///models/../etc/shadow"), "source must not contain . or .. segments"),
     "source-is-a-folder": Bad(source("file:///models/"), "source must name a file, not a folder"),

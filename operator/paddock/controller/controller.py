@@ -24,12 +24,10 @@ from paddock.controller.policies import Policies
 from paddock.controller.reconcile import Reconciler
 from paddock.controller.settings import Settings
 from paddock.controller.store import World, node_of
-from paddock.controller.volumes import Volumes
+from paddock.controller.volumes import Volumes, used_roots
 from paddock.controller.workqueue import WorkQueue
 from paddock.core.inventory import faults_in_words, not_ready, observe, vanished
-from paddock.core.objects import root_id
 from paddock.core.replica import Replica
-from paddock.core.source import FileSource, parse_source
 
 log = logging.getLogger("paddock.controller")
 Key = tuple[str, str]
@@ -49,7 +47,7 @@ FIRST_RESYNCS = (2.0, 8.0)
 """Seconds from the start to the first full comparison, and from that to the second."""
 RESYNC_STEP = 5.0
 """Most seconds between two looks at what is due."""
-POD_SELECTOR = f"{Label.COMPONENT} in ({Label.NODE_AGENT},{Label.SERVER},{Label.INSPECT})"
+POD_SELECTOR = f"{Label.COMPONENT} in ({Label.NODE_AGENT},{Label.SERVER},{Label.INSPECT},{Label.FETCH})"
 
 
 class Controller:
@@ -216,7 +214,7 @@ class Controller:
             case Label.NODE_AGENT:
                 if body["metadata"]["namespace"] == self.settings.namespace:
                     self.agents.apply(type_, body)
-            case Label.INSPECT if self._mine(body["metadata"]["namespace"]):
+            case Label.INSPECT | Label.FETCH if self._mine(body["metadata"]["namespace"]):
                 self._inspector_event(type_, body)
             case Label.SERVER if self._mine(body["metadata"]["namespace"]):
                 replica = self.world.replicas.apply(type_, body)
@@ -317,11 +315,20 @@ class Controller:
     # -- agents ---------------------------------------------------------------------------------------------------
 
     async def _on_report(self, node: str, report: NodeReport) -> None:
+        self._cache_changed(self._reports.get(node), report)
         self._reports[node] = report
         self.queue.add((NODE, node))
         self.world.fleet_is_known |= bool(report.devices)
-        if report.model_roots:
+        if report.model_roots or report.cache is not None:
             self._fleet_changed()
+
+    def _cache_changed(self, before: NodeReport | str | None, report: NodeReport) -> None:
+        """Have the deployments looked at whose files came to a node, or went."""
+        known = before.cache if isinstance(before, NodeReport) else None
+        moved = {one.key for one in known or ()} ^ {one.key for one in report.cache or ()}
+        for one in self.world.deployments.values() if moved else ():
+            if (one.status.get("model") or {}).get("key") in moved:
+                self.queue.add((DEPLOYMENT, one.key))
 
     async def _on_silent(self, node: str, why: str) -> None:
         self._reports[node] = why
@@ -488,14 +495,6 @@ class Controller:
         return all(uid is not None and one["metadata"]["uid"] != uid for one in there)
 
     async def _sweep_volumes(self) -> None:
-        if not self.settings.model_roots:
-            return  # Without roots the operator has no right to volumes.
-        self.volumes.forget()
-        used: set[tuple[str, str]] = set()
-        for one in self.world.deployments.values():
-            if one.spec is None:
-                continue
-            source = parse_source(one.spec.model.source, self.settings.model_roots)
-            if isinstance(source, FileSource):
-                used.add((one.namespace, root_id(source.root)))
-        await self.volumes.sweep(used)
+        if self.settings.model_roots or self.settings.cache_folder:  # Else the operator has no right to volumes.
+            self.volumes.forget()
+            await self.volumes.sweep(used_roots(self.world.deployments.values(), self.settings))

@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 
 from paddock.api.gpu import Reservation
 from paddock.api.vocabulary import Reason
+from paddock.controller.found import Found
 from paddock.controller.ledger import now
-from paddock.controller.models import Found
 from paddock.controller.settings import Settings
 from paddock.controller.store import World
 from paddock.core import images
@@ -18,7 +18,7 @@ from paddock.core.quantity import round_up
 from paddock.core.replica import Record
 from paddock.core.request import Request, request_of
 from paddock.core.rules import rules_for
-from paddock.core.source import FileSource, Source
+from paddock.core.source import RemoteSource, Source
 from paddock.core.status import Finding
 
 
@@ -26,11 +26,15 @@ from paddock.core.status import Finding
 class Accepted:
     """A spec that can be served: the source, its header and the need."""
 
-    source: Source
+    source: Source | RemoteSource
     found: Found
     need: MemoryNeed
     cpu_bytes: int
     """Host memory of a replica on the CPU."""
+    cache_claim: str | None = None
+    """The user's claim in which fetched files are kept."""
+    told: str = ""
+    """The source as the status has it."""
 
 
 def request_for(
@@ -53,6 +57,7 @@ def request_for(
         seed=f"{deployment.uid} {wanted.number}",
         file_nodes=accepted.found.file_nodes,
         volume_nodes=accepted.found.volume_nodes,
+        near_nodes=accepted.found.near_nodes,
         backends=images.backends_of(image) if image else images.known_backends(settings.server_images),
         runtime_classes={"CUDA": chosen is not None and chosen in world.runtime_classes},
     )
@@ -65,7 +70,7 @@ def record_of(
     spec, device = deployment.spec, decision.device
     assert spec is not None  # noqa: S101 accepted
     node = decision.node
-    if device is None and node is None and isinstance(accepted.source, FileSource):
+    if device is None and node is None and accepted.found.file_nodes is not None:
         return Finding("False", Reason.NO_DEVICE, "no node with the file can take a replica on the CPU")
     backend = device.backend if device is not None else images.CPU
     known = world.nodes.get(node or "")

@@ -95,13 +95,14 @@ def revision(deployment: Deployment) -> str:
     """Give the hash of what the user says about a server: a change of it rolls the replicas.
 
     Only values that differ from the defaults count, so that a new operator with new fields changes no hash. Not in it:
-    replicas, suspend, priority, placement (looked at on its own) and the operator's own choices.
+    replicas, suspend, priority, placement (looked at on its own), what is fetched ahead of need, and the operator's own
+    choices.
     """
     spec = deployment.spec
     if spec is None:
         return ""
     parts = {
-        "model": _said(spec.model),
+        "model": {key: value for key, value in _said(spec.model).items() if key != "prefetch"},
         "serving": _said(spec.serving),
         "server": _said(spec.server),
         "restarted": deployment.restarted_at,
