@@ -26,7 +26,7 @@ SOURCE_RULES = rules(
         "a pvc source is pvc://CLAIM/PATH: the claim's name, then the path of the file in it",
     ),
     (
-        "!self.startsWith('hf://') || self.matches('^hf://[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*(@[A-Za-z0-9._-]+)?(/[^:@]+[.]gguf|:[A-Za-z0-9._-]+)$')",
+        "!self.startsWith('hf://') || self.matches('^hf://[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*(@[^/:@]+)?(/[^:@]+[.]gguf|:[A-Za-z0-9._-]+)$')",
         "an hf source is hf://ORG/REPO[@REVISION]/FILE.gguf or hf://ORG/REPO[@REVISION]:QUANTIZATION",
     ),
     (
@@ -38,7 +38,7 @@ SOURCE_RULES = rules(
         "an object is s3://BUCKET/KEY, gs://BUCKET/KEY or az://CONTAINER/KEY",
     ),
     (
-        "!self.startsWith('oci://') || self.matches('^oci://[^/@]+/[^@]+(@sha256:[0-9a-f]{64})?$')",
+        "!self.startsWith('oci://') || self.matches('^oci://[^/@]+/[^@]+(@sha256:[0-9a-f]{64}(/.+)?)?$')",
         "an oci source is oci://REGISTRY/NAME:TAG or oci://REGISTRY/NAME@sha256:DIGEST",
     ),
     ("self.matches('^[!-~]+$')", "source must be printable ASCII without spaces"),

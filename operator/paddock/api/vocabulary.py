@@ -247,7 +247,7 @@ REASONS: dict[Reason, Entry] = {
     ),
     Reason.UNREACHABLE: Entry(
         "The source does not answer, or breaks off again and again. What was fetched is kept, and the rest is tried again.",
-        "Check name, network policy, `fetch.proxy` and `fetch.endpoints` in the chart's values.",
+        "Check name, network policy, `fetch.proxy`, `fetch.hub` and `fetch.mirrors` in the chart's values.",
     ),
     Reason.CORRUPT: Entry(
         "What was fetched is not what it should be: checksum, length or structure differ. Nothing of it is served.",

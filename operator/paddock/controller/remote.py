@@ -21,7 +21,7 @@ from paddock.controller.found import Found
 from paddock.controller.settings import Settings
 from paddock.core.deployment import Deployment
 from paddock.core.failures import REASONS
-from paddock.core.fetching import CACHE_MOUNT, INSPECT, header_name, header_pod
+from paddock.core.fetching import CACHE_MOUNT, INSPECT, header_name, header_pod, sound
 from paddock.core.source import RemoteSource, parse_remote
 
 log = logging.getLogger("paddock.remote")
@@ -192,9 +192,12 @@ class Remote:
         for line in text.splitlines():
             if line.startswith(MARK):
                 try:
-                    return SourceAnswer.model_validate_json(line.removeprefix(MARK))
+                    answer = SourceAnswer.model_validate_json(line.removeprefix(MARK))
                 except ValidationError:
                     break
+                if answer.origin is None or sound(answer.origin):
+                    return answer
+                break
         why = status.get("message") or status.get("reason") or text.strip()[-300:] or "it printed no answer"
         words = f"pod {name} ended as {status.get('phase')}: {why}"
         return SourceAnswer(fault=HeaderFault(code="InspectionFailed", message=words[:1000]))
@@ -223,7 +226,7 @@ def stored_origin(status: Mapping[str, object], source: str) -> Origin | None:
         return None
     if known.source != source or known.pinned is None or known.key is None or known.path is None:
         return None
-    return Origin(
+    origin = Origin(
         source=source,
         pinned=known.pinned,
         key=known.key,
@@ -233,6 +236,7 @@ def stored_origin(status: Mapping[str, object], source: str) -> Origin | None:
         license=known.license,
         quantization=known.quantization,
     )
+    return origin if sound(origin) else None
 
 
 def state_of(pod: JSON) -> str:

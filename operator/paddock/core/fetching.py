@@ -5,6 +5,7 @@ the server itself never sees that Secret, and reads the cache only.
 """
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,7 @@ from paddock.api.vocabulary import Annotation, Label
 from paddock.core.deployment import Deployment
 from paddock.core.failures import FETCH
 from paddock.core.pod import RESTRICTED_CONTAINER, SERVER_USER, Mounted, restricted, verbatim
-from paddock.core.source import ModelRoot
+from paddock.core.source import ModelRoot, parse_remote
 
 CACHE_MOUNT = "/model-cache"
 """Where the cache is mounted, in agents and in all pods."""
@@ -24,6 +25,7 @@ TRUSTED_MOUNT = "/etc/paddock/trusted"
 HOLD, INSPECT = "hold", "inspect"
 """Names of containers."""
 _MODULE = "paddock.fetch.main"
+_PATH = re.compile(r"models/(?P<key>[A-Za-z0-9][A-Za-z0-9._-]*)/[^/\x00-\x1f]+[.]gguf")
 
 
 class CacheRoot(ModelRoot):
@@ -48,6 +50,12 @@ class Fetcher:
     """PEM; certificates that are trusted beside the usual ones."""
     limit: int | None = None
     """Bytes that a node's cache may hold; None = as many as there is room for."""
+
+
+def sound(origin: Origin) -> bool:
+    """Tell whether an origin can be what paddock-fetch said: it comes from a pod's log, or a status."""
+    path = _PATH.fullmatch(origin.path)
+    return path is not None and path["key"] == origin.key and not isinstance(parse_remote(origin.pinned), str)
 
 
 def header_name(namespace: str, source: str, secret: str | None) -> str:

@@ -117,7 +117,7 @@ def _pick(fitting: Sequence[Judged], request: Request, fleet: Fleet) -> tuple[Ju
     why = f"{ranking.words} of {scope} ({policy})"
     mine, next_ = ranking.key(best), ranking.key(others[0])
     if mine[: ranking.told] == next_[: ranking.told]:
-        near = "whose node has the model file" if far[best.device.gpu] < far[others[0].device.gpu] else "first"
+        near = "one whose node has the model file" if not far[best.device.gpu] and any(far.values()) else "first"
         why += f", {near} among equals" if mine == next_ else f", {ranking.ties} among equals"
     return best, why
 
