@@ -82,7 +82,7 @@ class BucketTransport:
         except Exception as error:  # noqa: BLE001 - the library's errors have no common base
             raise _meaning(file.address, error) from None
         if answer.meta["size"] != file.size:
-            raise FetchError("Corrupt", f"{file.name} has changed at its source while it was fetched", transient=True)
+            raise FetchError("Corrupt", f"{file.name} has changed at its source while it was fetched", changed=True)
         yield _Chunks(file.address, iter(answer.stream(min_chunk_size=_CHUNK)), length)
 
     def close(self) -> None:
@@ -172,7 +172,7 @@ def _meaning(where: str, error: Exception) -> FetchError:
     if isinstance(error, failing.PermissionDeniedError | failing.UnauthenticatedError):
         return FetchError("Unauthorized", f"{where}: access is refused: a credential is missing, wrong or not enough")
     if isinstance(error, failing.PreconditionError):
-        return FetchError("Corrupt", f"{where} has changed at its source while it was fetched", transient=True)
+        return FetchError("Corrupt", f"{where} has changed at its source while it was fetched", changed=True)
     text = str(error).lower()
     if "certificate" in text:
         return FetchError("Untrusted", f"{where}: the certificate of the store is not trusted")

@@ -26,7 +26,7 @@ from pydantic import ValidationError
 from paddock.api.base import Model
 from paddock.api.fetched import SourceFile
 from paddock.fetch.failures import FetchError
-from paddock.fetch.locks import in_use, lease, locked
+from paddock.fetch.locks import in_use, lease, locked, try_lock, unlock
 
 FOLDERS: Final = ("blobs", "models", "identities", "sources", "partial", "locks")
 _DESCRIPTION: Final = ".model.json"
@@ -185,6 +185,8 @@ class Cache:
         with self._changes():
             wanted = [one.model for one in self.shelves() if keys is None or one.model.key in keys]
             removed = [model for model in wanted if self._remove(model)]
+            if keys is None:
+                self._forget_partials(0, 0)
             self._sweep()
             return removed
 
@@ -195,6 +197,7 @@ class Cache:
         """
         with self._changes():
             self._sweep()
+            self._forget_partials(limit, room)
             removed = []
             for shelf in self.shelves():
                 if self.used_bytes() + room <= limit:
@@ -203,6 +206,18 @@ class Cache:
                     removed.append(shelf.model)
                     self._sweep()
             return removed
+
+    def _forget_partials(self, limit: int, room: int) -> None:
+        """Remove what was begun and is fetched by nobody now, until the cache is within the limit."""
+        for data in (self.folder / "partial").glob("*.data"):
+            if self.used_bytes() + room <= limit:
+                return
+            lock = self.folder / "locks" / f"{data.stem}.lock"
+            descriptor = try_lock(lock)
+            if descriptor is not None:
+                data.with_suffix(".journal").unlink(missing_ok=True)  # first: it must never speak of other data
+                data.unlink(missing_ok=True)
+                unlock(lock, descriptor)
 
     def used_bytes(self) -> int:
         """Bytes on the disk of whole files and of those being fetched."""

@@ -6,11 +6,14 @@ A killed process loses its locks at once, so that nothing here has to time out o
 import errno
 import fcntl
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+_F_SETSIG: Final = 10
+"""Of fcntl.h; Python does not name it."""
 _BUSY: Final = (errno.EAGAIN, errno.EACCES)
 
 
@@ -73,6 +76,7 @@ def in_use(path: Path) -> bool:
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.fcntl(descriptor, _F_SETSIG, signal.SIGURG)  # if somebody opens it this very moment; SIGIO would kill
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
     except OSError as error:

@@ -141,7 +141,7 @@ class WebTransport:
 
 
 def _changed(file: RemoteFile) -> FetchError:
-    return FetchError("Corrupt", f"{file.name} has changed at its source while it was fetched", transient=True)
+    return FetchError("Corrupt", f"{file.name} has changed at its source while it was fetched", changed=True)
 
 
 def safe_name(path: str) -> str:
