@@ -7,7 +7,13 @@ class FetchError(Exception):
     """A source cannot be read or fetched. The message is for users: a sentence with numbers, without secrets."""
 
     def __init__(
-        self, failure: FailureClass, message: str, *, transient: bool = False, retry_after: float | None = None
+        self,
+        failure: FailureClass,
+        message: str,
+        *,
+        transient: bool = False,
+        retry_after: float | None = None,
+        changed: bool = False,
     ) -> None:
         super().__init__(message)
         self.failure: FailureClass = failure
@@ -16,6 +22,8 @@ class FetchError(Exception):
         """Whether the same request may work a little later."""
         self.retry_after = retry_after
         """Seconds that the server asked to wait."""
+        self.changed = changed
+        """Whether the source has other content than when it was opened."""
 
     def said(self) -> Failed:
         """Give it as the last line of the program."""

@@ -1,77 +1,91 @@
-"""Opens a source: which files it has, which content they are, and their bytes by ranges."""
+"""Opens a source: which files it has and which content they are."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from paddock.core.source import RemoteSource
+from paddock.core.gguf import FIRST_READ
+from paddock.core.listing import siblings_of
+from paddock.core.source import BucketSource, HubSource, OllamaSource, RegistrySource, RemoteSource, WebSource
 from paddock.fetch.credentials import Credentials
+from paddock.fetch.failures import FetchError
+from paddock.fetch.hub import open_hub
+from paddock.fetch.registry import basic, open_ollama, open_registry
+from paddock.fetch.remote import Remote, RemoteFile, WebTransport, safe_name
 from paddock.fetch.settings import Settings
+from paddock.fetch.web import Answer, Authorizer, Fixed, Web, WebRange, range_total
+
+_LATER_PARTS: Final = 64 * 1024
+"""Bytes of a later part of a split model that come with its size: they hold few metadata."""
+_BEYOND_END: Final = 416
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteFile:
-    """One file of a source, and which content it had when the source was opened."""
+@contextmanager
+def open_source(source: RemoteSource, credentials: Credentials, settings: Settings) -> Iterator[Remote]:
+    """Look at a source: its files, sizes and identity. Raises FetchError; so do all methods of what it gives."""
+    if isinstance(source, BucketSource):
+        from paddock.fetch.buckets import open_bucket  # noqa: PLC0415 - 20 MB of memory that others need not have
 
-    name: str
-    """Without folders."""
-    size: int
-    """Bytes."""
-    address: str
-    """How the transport finds it; may be secret (a signature)."""
-    digest: str | None = None
-    """sha256:HEX, where the source tells it beforehand."""
-    etag: str | None = None
-    """What the server calls this version."""
-
-
-class Body(Protocol):
-    """Bytes of one range as they arrive."""
-
-    def readinto(self, buffer: memoryview) -> int:
-        """Fill a part of the buffer; 0 = the end. Raises FetchError."""
-
-
-class Transport(Protocol):
-    """Gets ranges of files; used by several threads at once. Every method raises FetchError."""
-
-    def body(self, file: RemoteFile, offset: int, length: int) -> AbstractContextManager[Body]:
-        """Ask for `length` bytes from `offset` of exactly this version of the file (Corrupt where it has changed)."""
-
-    def close(self) -> None:
-        """Close all connections."""
+        yield open_bucket(source, credentials, settings)
+        return
+    web = Web(settings)
+    try:
+        match source:
+            case HubSource():
+                yield open_hub(source, credentials, web)
+            case RegistrySource():
+                yield open_registry(source, credentials, web)
+            case OllamaSource():
+                yield open_ollama(source, credentials, web)
+            case WebSource():
+                yield _open_web(source, credentials, web)
+    finally:
+        web.close()
 
 
-@dataclass(frozen=True, slots=True)
-class Remote:
-    """An open source."""
-
-    source: str
-    """As it was asked for, without what may be secret."""
-    pinned: str
-    """A source that means the same content later, where there is one."""
-    files: Sequence[RemoteFile]
-    """All parts of a split model in order."""
-    transport: Transport
-    license: str | None = None
-    """As the repository or the artifact names it."""
-
-    def read(self, file: RemoteFile, offset: int, length: int) -> bytes:
-        """Give at most `length` bytes from `offset`, in one request; fewer only at the end. Raises FetchError."""
-        raise NotImplementedError
+def _open_web(source: WebSource, credentials: Credentials, web: Web) -> Remote:
+    authorizer = _authorizer(credentials)
+    parts = urlsplit(source.url)
+    folder, _, last = parts.path.rpartition("/")
+    files: list[RemoteFile] = []
+    heads: dict[str, bytes] = {}
+    for name in siblings_of(safe_name(unquote(last))):
+        path = parts.path if len(siblings_of(name)) == 1 else f"{folder}/{quote(name)}"
+        url = urlunsplit(parts._replace(path=path))
+        file, head = _look(name, url, web, authorizer, _LATER_PARTS if files else FIRST_READ)
+        files.append(file)
+        heads[name] = head
+    return Remote(str(source), str(source), files, WebTransport(web, authorizer), heads=heads)
 
 
-def open_source(source: RemoteSource, credentials: Credentials, settings: Settings) -> AbstractContextManager[Remote]:
-    """Look at a source: its files, sizes and identity. Raises FetchError."""
-    raise NotImplementedError
+def _authorizer(credentials: Credentials) -> Authorizer:
+    if credentials.token:
+        return Fixed(f"Bearer {credentials.token}")
+    if credentials.username and credentials.password:
+        return Fixed(basic(credentials.username, credentials.password))
+    return Fixed(None)
 
 
-def content_key(files: Sequence[RemoteFile]) -> str:
-    """Name the content of files: 32 hexadecimal digits, the same for the same names, sizes and identities."""
-    raise NotImplementedError
+def _look(name: str, url: str, web: Web, authorizer: Authorizer, length: int) -> tuple[RemoteFile, bytes]:
+    """Ask for the first bytes, which also tells size and version."""
+    with web.get(url, authorizer, {"Range": f"bytes=0-{length - 1}"}, remember=True) as answer:
+        if answer.status == _BEYOND_END:
+            raise FetchError("Corrupt", f"{name} is empty at its source")
+        total = range_total(answer, 0)
+        ranges = total is not None
+        size = answer.length if total is None else total
+        if size is None:
+            raise FetchError("Unreachable", f"{answer.server} does not tell how large {name} is")
+        if not ranges and answer.headers.get_content_type() == "text/html":
+            raise FetchError("NotFound", f"{name} is a web page at {answer.server}, not a file")
+        file = RemoteFile(name, size, url, etag=answer.etag, version=answer.headers.get("Last-Modified"), ranges=ranges)
+        return file, _head(answer, min(length, size))
 
 
-def walk(remote: Remote) -> Iterator[RemoteFile]:
-    """Give the files in order."""
-    yield from remote.files
+def _head(answer: Answer, length: int) -> bytes:
+    whole = bytearray(length)
+    view, body = memoryview(whole), WebRange(answer, length)
+    while view and (count := body.readinto(view)):
+        view = view[count:]
+    return bytes(whole)
