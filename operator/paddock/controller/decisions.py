@@ -33,8 +33,6 @@ class Accepted:
     """Host memory of a replica on the CPU."""
     cache_claim: str | None = None
     """The user's claim in which fetched files are kept."""
-    told: str = ""
-    """The source as the status has it."""
 
 
 def request_for(

@@ -21,7 +21,7 @@ from paddock.controller.settings import Settings
 from paddock.controller.store import World
 from paddock.core.deployment import Deployment
 from paddock.core.failures import FETCH, fetch_of, progress_in, shown
-from paddock.core.fetching import cache_root, cached_file, prefetch_name, prefetch_pod, with_fetch
+from paddock.core.fetching import cache_root, cached_file, prefetch_name, prefetch_pod, told, with_fetch
 from paddock.core.objects import mount_of, root_claim_name
 from paddock.core.plan import Plan
 from paddock.core.pod import Mounted
@@ -61,6 +61,10 @@ class Fetching:
         """Drop what is remembered of a deployment that is gone."""
         self._looked.pop(key, None)
         self._known.pop(key, None)
+        namespace = f"{key.partition('/')[0]}/"
+        now = asyncio.get_running_loop().time()
+        for pod in [pod for pod, (_, until) in self._failed.items() if pod.startswith(namespace) and until < now]:
+            del self._failed[pod]
 
     def doubt(self, one: Replica) -> None:
         """Have the source looked at anew when a pod did not find what it was told to fetch."""
@@ -100,6 +104,8 @@ class Fetching:
     async def with_progress(self, deployment: Deployment, steps: Plan) -> Plan:
         """Put on replicas whose files are fetched how far they are; their logs are read every ten seconds."""
         fetching = [one for one in steps.current if one.waiting is Reason.FETCHING]
+        for one in set(steps.current) - set(fetching):
+            self._progress.pop(one.uid, None)
         if not fetching:
             self._looked.pop(deployment.key, None)
             return steps
@@ -121,16 +127,18 @@ class Fetching:
         return shown(found) if found is not None else None
 
     def _with_words(self, one: Replica) -> Replica:
-        known = self._progress.get(one.uid) if one.waiting is Reason.FETCHING else None
+        known = self._progress.get(one.uid)
         if known is None:
-            self._progress.pop(one.uid, None)
             return one
         return replace(one, waiting_message=f"{one.waiting_message}: {known.text}")
 
-    def status(self, deployment: Deployment, accepted: object, steps: Plan) -> ModelStatus | None:
+    def note(self, deployment: Deployment, found: Found) -> None:
+        """Keep what was found about the files until the status is written."""
+        if deployment.spec is not None and found.summary is not None:
+            self._known[deployment.key] = status_of(told(deployment.spec.model.source), found)
+
+    def status(self, deployment: Deployment, steps: Plan) -> ModelStatus | None:
         """Give what the status says of the files; None when nothing is known."""
-        if isinstance(accepted, Accepted):
-            self._known[deployment.key] = status_of(accepted.told, accepted.found)
         known = self._known.get(deployment.key) or _stored(deployment)
         if known is None or deployment.spec is None or known.source != told(deployment.spec.model.source):
             self._known.pop(deployment.key, None)
@@ -180,17 +188,16 @@ class Fetching:
 
     async def _look_up(self, deployment: Deployment) -> Origin | None:
         """Find out what a source is of which no replica is wanted."""
-        source = parse_remote(deployment.spec.model.source) if deployment.spec is not None else ""
-        if isinstance(source, str):
+        if deployment.spec is None or isinstance(parse_remote(deployment.spec.model.source), str):
             return None
-        found = await self._remote.find(deployment, source, self._world.nodes)
+        found = await self._remote.find(deployment, self._world.nodes)
         if found.retry_after is not None:
             self._look_again(deployment.key, found.retry_after)
         if found.origin is None:
             if found.reason is not Reason.READING_HEADER:
                 self._events.warning(deployment, found.reason, f"fetching ahead of need: {found.message}")
             return None
-        self._known[deployment.key] = status_of(told(str(source)), found)
+        self.note(deployment, found)
         return found.origin
 
     async def _under_way(self, deployment: Deployment, name: str) -> bool:
@@ -231,11 +238,6 @@ class Fetching:
                 raise
             self._events.warning(deployment, Reason.POD_REFUSED, f"fetching ahead of need: {error.message}")
             self._look_again(deployment.key, LONGEST_PAUSE)
-
-
-def told(source: str) -> str:
-    """Give a source without its query, which may hold a signature."""
-    return source.partition("?")[0]
 
 
 def status_of(source: str, found: Found) -> ModelStatus:

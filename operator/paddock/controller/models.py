@@ -67,7 +67,7 @@ class Models:
             return await self._on_nodes(source, nodes)
         if isinstance(source, ClaimSource):
             return await self._in_claim(deployment, source)
-        return await self.remote.find(deployment, source, nodes)
+        return await self.remote.find(deployment, nodes)
 
     # -- files on nodes ------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from paddock.api.vocabulary import Reason
 from paddock.controller.cluster import Cluster, ClusterError, deployment_path, namespaced
 from paddock.controller.decisions import Accepted, record_of, request_for, reservation_of
-from paddock.controller.fetching import Fetching, told
+from paddock.controller.fetching import Fetching
 from paddock.controller.ledger import ConflictError, now
 from paddock.controller.parts import Parts
 from paddock.controller.pauses import Pauses
@@ -222,6 +222,7 @@ class Reconciler:
         if found.summary is None:
             unknown = found.reason in (Reason.READING_HEADER, Reason.NO_NODE_AGENT)
             return Finding("Unknown" if unknown else "False", found.reason, found.message)
+        self._fetching.note(deployment, found)
         on_device = spec.serving.gpu_layers == "All"
         serving, checkpoints = spec.serving, CONTEXT_CHECKPOINTS
         return Accepted(
@@ -230,7 +231,6 @@ class Reconciler:
             need(found.summary, serving, gpu=on_device, checkpoints=checkpoints),
             need(found.summary, serving, gpu=False, checkpoints=checkpoints).host_bytes,
             spec.model.cache.claim if spec.model.cache is not None else None,
-            told(spec.model.source),
         )
 
     def _candidates(self, deployment: Deployment) -> list[str]:
@@ -443,7 +443,7 @@ class Reconciler:
             finding = Finding("True", Reason.VALID, text)
         steps = await self._prover.with_crashes(self._plan(latest))
         steps = await self._fetching.with_progress(latest, steps)
-        model = self._fetching.status(latest, accepted, steps)
+        model = self._fetching.status(latest, steps)
         status = status_of(latest, Outcome(finding, steps, unplaced, need_, model), now()).to_dict()
         if status == latest.status:
             return

@@ -6,7 +6,7 @@ node's cache, the agent there reads the header, and what the source was is in th
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
@@ -21,8 +21,7 @@ from paddock.controller.found import Found
 from paddock.controller.settings import Settings
 from paddock.core.deployment import Deployment
 from paddock.core.failures import REASONS
-from paddock.core.fetching import CACHE_MOUNT, INSPECT, header_name, header_pod, sound
-from paddock.core.source import RemoteSource, parse_remote
+from paddock.core.fetching import CACHE_MOUNT, INSPECT, header_name, header_pod, sound, told
 
 log = logging.getLogger("paddock.remote")
 KEPT_GOOD = 120.0
@@ -54,14 +53,14 @@ class Remote:
         self._summaries: dict[str, HeaderSummary] = {}
         self._doubted: set[str] = set()
 
-    async def find(self, deployment: Deployment, source: RemoteSource, nodes: Iterable[str]) -> Found:
+    async def find(self, deployment: Deployment, nodes: Iterable[str]) -> Found:
         """Look at the source; `nodes` are those on which the model could be served."""
         spec = deployment.spec
         assert spec is not None  # noqa: S101 callers hold an accepted deployment
         place = await self._place(deployment, nodes)
         if place.message:
             return place
-        origin = None if deployment.key in self._doubted else stored_origin(deployment.status, str(source))
+        origin = None if deployment.key in self._doubted else stored_origin(deployment)
         if origin is not None:
             summary = self._summaries.get(origin.key) or await self._cached(origin)
             if summary is not None:
@@ -78,8 +77,7 @@ class Remote:
 
     def origin_of(self, deployment: Deployment) -> Origin | None:
         """Give which content a deployment's source has, as far as its status says."""
-        parsed = parse_remote(deployment.spec.model.source) if deployment.spec is not None else ""
-        return None if isinstance(parsed, str) else stored_origin(deployment.status, str(parsed))
+        return stored_origin(deployment)
 
     def has_cache(self, node: str) -> bool:
         """Tell whether a node has a cache."""
@@ -218,10 +216,11 @@ def _why(failure: Failed | None, fault: HeaderFault | None) -> tuple[Reason, str
     return Reason.INSPECTION_FAILED, "the pod that reads the header gave half an answer"
 
 
-def stored_origin(status: Mapping[str, object], source: str) -> Origin | None:
+def stored_origin(deployment: Deployment) -> Origin | None:
     """Give which content the source had when the deployment's status was written; None when that is not known."""
+    source = told(deployment.spec.model.source) if deployment.spec is not None else ""
     try:
-        known = ModelStatus.model_validate(status.get("model"))
+        known = ModelStatus.model_validate(deployment.status.get("model"))
     except ValidationError:
         return None
     if known.source != source or known.pinned is None or known.key is None or known.path is None:

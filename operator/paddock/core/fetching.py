@@ -52,6 +52,11 @@ class Fetcher:
     """Bytes that a node's cache may hold; None = as many as there is room for."""
 
 
+def told(source: str) -> str:
+    """Give a source as a status names it: without its query, which may hold a signature."""
+    return source.partition("?")[0]
+
+
 def sound(origin: Origin) -> bool:
     """Tell whether an origin can be what paddock-fetch said: it comes from a pod's log, or a status."""
     path = _PATH.fullmatch(origin.path)
