@@ -48,6 +48,8 @@ class Annotation:
     """On a ModelDeployment: any new value rolls every replica once (`paddock restart`)."""
     HOST_BUDGET = f"{GROUP}/host-budget"
     """On a Node: host memory that models may have there: Auto, Unlimited or a quantity."""
+    NODE = f"{GROUP}/node"
+    """On a claim of a node's cache: the node."""
     TRUSTED = f"{GROUP}/trusted-certificates"
     """On a Pod that fetches: certificates that it trusts beside the usual ones, as PEM."""
     FETCHES = f"{GROUP}/fetches"

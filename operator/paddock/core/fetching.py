@@ -105,6 +105,36 @@ def prefetch_pod(deployment: Deployment, origin: Origin, node: str, claim: str, 
     return pod
 
 
+def cache_pod(name: str, namespace: str, claim: str, command: Sequence[str], fetcher: Fetcher) -> dict[str, Any]:
+    """Build the pod by which the command line looks after the cache that a claim gives access to."""
+    container = {
+        "name": FETCH,
+        "image": fetcher.image,
+        "imagePullPolicy": fetcher.pull_policy,
+        "command": ["python3", "-m", _MODULE, "cache", *map(verbatim, command), "--cache", CACHE_MOUNT],
+        "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}],
+        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
+        "securityContext": dict(RESTRICTED_CONTAINER),
+        "volumeMounts": [{"name": "model", "mountPath": CACHE_MOUNT}],
+    }
+    security = restricted(fetcher.user)
+    security["securityContext"] |= {"fsGroup": fetcher.user, "fsGroupChangePolicy": "OnRootMismatch"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace, "labels": {Label.COMPONENT: "cache-command"}},
+        "spec": {
+            **security,
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 1,
+            # The volume says which node; where a GPU's node has taints, a server was tolerated there before.
+            "tolerations": [{"operator": "Exists"}],
+            "containers": [container],
+            "volumes": [{"name": "model", "persistentVolumeClaim": {"claimName": claim}}],
+        },
+    }
+
+
 def with_fetch(pod: dict[str, Any], deployment: Deployment, origin: Origin, fetcher: Fetcher) -> dict[str, Any]:
     """Give a server's pod the container that fetches its files first, and one that keeps them from being cleaned away.
 

@@ -3,7 +3,7 @@
 import hashlib
 from typing import Any
 
-from paddock.api.vocabulary import Label
+from paddock.api.vocabulary import Annotation, Label
 from paddock.core.deployment import Deployment
 from paddock.core.fetching import CacheRoot
 from paddock.core.pod import PORT, RESTRICTED_CONTAINER, restricted, verbatim
@@ -107,6 +107,7 @@ def root_claim(root: ModelRoot, node: str, namespace: str) -> dict[str, Any]:
             "name": root_claim_name(root, node),
             "namespace": namespace,
             "labels": {Label.MANAGED_BY: "paddock", Label.MODEL_ROOT: root_id(root)},
+            **({"annotations": {Annotation.NODE: node}} if isinstance(root, CacheRoot) else {}),
         },
         "spec": {
             "accessModes": _access(root),
