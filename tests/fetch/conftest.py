@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 BLOCK = 64 * 1024
 
 
-def fill(path: Path) -> Path:
-    """Put bytes that are all different where the tensors of a model are."""
+def fill(path: Path, header: int = 8 * 1024) -> Path:
+    """Put bytes that are all different where the tensors of a model are; the header is shorter than `header`."""
     with path.open("r+b") as stream:
-        stream.seek(8 * 1024)
+        stream.seek(header)
         while (left := path.stat().st_size - stream.tell()) > 0:
             stream.write(os.urandom(min(left, 1024 * 1024)))
     return path
