@@ -190,7 +190,7 @@ class _Meter:
     def __init__(self, say: Callable[[Progress], None], total: int) -> None:
         self._say, self._total = say, total
         self._before = 0
-        self._samples: list[tuple[float, int]] = []
+        self._samples = [(time.monotonic(), 0)]
 
     def show(self, file: RemoteFile, here: int, fetched: int, waiting: str | None) -> None:
         now = time.monotonic()
@@ -212,7 +212,7 @@ class _Meter:
 
     def finished(self, file: RemoteFile) -> None:
         self._before += file.size
-        self._samples = []
+        self._samples = [(time.monotonic(), 0)]
 
 
 class _OneFile:
@@ -266,6 +266,8 @@ class _OneFile:
             except FetchError as error:
                 if error.failure == "Corrupt":
                     _forget(place)
+                if attempt == _AFRESH and error.failure == "Corrupt":
+                    error.transient = False  # the same again: the source is like that
                 if attempt == _AFRESH or not error.transient or (self._file.ranges and error.failure != "Corrupt"):
                     raise
                 time.sleep(error.retry_after or _PAUSE)
