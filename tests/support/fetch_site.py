@@ -186,15 +186,15 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def site(tls: ssl.SSLContext | None = None, **options: Any) -> Iterator[Site]:
-    """Serve a site until the end of the block; by https with a context of TLS."""
+def site(tls: ssl.SSLContext | None = None, host: str = "127.0.0.1", **options: Any) -> Iterator[Site]:
+    """Serve a site at an address of this machine until the end of the block; by https with a context of TLS."""
     served = Site(**options)
-    server = _Server(("127.0.0.1", 0), type("Bound", (Handler,), {"site": served}))
+    server = _Server((host, 0), type("Bound", (Handler,), {"site": served}))
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
-    served.address = f"{'https' if tls else 'http'}://127.0.0.1:{server.server_address[1]}"
+    served.address = f"{'https' if tls else 'http'}://{host}:{server.server_address[1]}"
     try:
         yield served
     finally:
