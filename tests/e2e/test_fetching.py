@@ -22,7 +22,7 @@ from support import fetch_site
 from support.cluster import GTX_1060, RTX_4080, RTX_PRO_6000, apply, eventually, kubectl, models_folder
 
 pytestmark = pytest.mark.e2e
-CACHE = "/var/lib/paddock/models/.cache"
+CACHE = "/var/lib/paddock/models/e2e-cache"
 """Inside the one folder that each node has for itself on this machine."""
 TOKEN = "hf_not_a_secret_of_anybody"
 LIMIT = 2 * 1024**3
@@ -78,7 +78,7 @@ def web(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web
     """Serve, and have the chart told of the cache, the certificate and the hub."""
     folder, other = tmp_path_factory.mktemp("web"), tmp_path_factory.mktemp("other")
     for node in kit.NODES:
-        shutil.rmtree(models_folder(node) / ".cache", ignore_errors=True)
+        shutil.rmtree(models_folder(node) / "e2e-cache", ignore_errors=True)
     with ExitStack() as stack:
         site = stack.enter_context(fetch_site.site(certificate(folder), CONTROL_PLANE_IP))
         stranger = stack.enter_context(fetch_site.site(certificate(other), CONTROL_PLANE_IP))

@@ -45,7 +45,7 @@ class Settings(BaseModel):
     cache_size: str = ""
     """Most that the cache of a node may hold, as a quantity; empty: as much as there is room for."""
     fetch_environment: dict[str, str] = {}
-    """Settings of paddock-fetch in pods that fetch: PADDOCK_FETCH_... variables."""
+    """Settings of paddock-fetch in pods that fetch, by the name of the variable."""
     fetch_certificates: str = ""
     """Certificates (PEM) that pods which fetch trust beside the usual ones."""
     server_images: dict[str, str] = {}
