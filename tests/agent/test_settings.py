@@ -27,7 +27,7 @@ def test_every_setting_is_read() -> None:
             "PADDOCK_CREDENTIALS_FOLDER": "/secrets",
             "PADDOCK_LISTEN": "[::1]:8443",
             "PADDOCK_CACHE_FOLDER": "/model-cache",
-        "PADDOCK_BOOT_ID_FILE": "/boot_id",
+            "PADDOCK_BOOT_ID_FILE": "/boot_id",
             "PADDOCK_HEADER_TIMEOUT": "7",
             "PADDOCK_METRICS_TOKEN": "false",
             "PADDOCK_LOG_FORMAT": "json",

@@ -170,7 +170,9 @@ class Ledger:
         entry = self._entries.get(gpu)
         if entry is None or entry.version == "":
             return True
-        return any(one.pod == pod for one in entry.reservations)
+        if pod in entry.adding or pod not in entry.pods:
+            return pod in entry.adding
+        return pod not in entry.removing or any(one.pod == pod for one in entry.reservations)
 
     def reservations(self) -> list[tuple[str, Reservation]]:
         """Give every reservation with the name of its GPU."""
