@@ -229,6 +229,18 @@ def test_a_pod_whose_files_are_there_is_not_fetching() -> None:
     assert found.reason is Reason.FETCHING
 
 
+def test_a_server_that_lacks_the_keeper_of_its_files_says_so() -> None:
+    status = init({"terminated": {"exitCode": 0}})
+    hold = {"name": "hold", "restartCount": 1, "started": False, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
+    hold["lastState"] = {"terminated": {"exitCode": 1, "message": "boom"}}
+    status["initContainerStatuses"].append(hold)
+    found = fetch_of(status)
+    assert found is not None
+    assert (found.reason, found.message) == (Reason.FETCH_FAILED, "it exited with code 1 (tried 2 times): boom")
+    hold["started"] = True
+    assert fetch_of(status) is None
+
+
 def test_progress_is_the_last_line_and_is_whole_only_at_the_end() -> None:
     line = {"event": "progress", "file": "x", "total": 1000, "bytesPerSecond": 125 * 1024 * 1024}
     log = "\n".join(json.dumps(line | {"bytes": n, "percent": n / 10}) for n in (10, 999)) + "\nnoise\n"

@@ -20,7 +20,7 @@ from paddock.controller.parts import Parts
 from paddock.controller.settings import Settings
 from paddock.controller.store import World
 from paddock.core.deployment import Deployment
-from paddock.core.failures import FETCH, fetch_of, progress_in, shown
+from paddock.core.failures import FETCH, TOLD, fetch_of, progress_in, shown
 from paddock.core.fetching import cache_root, cached_file, prefetch_name, prefetch_pod, told, with_fetch
 from paddock.core.objects import mount_of, root_claim_name
 from paddock.core.plan import Plan
@@ -106,11 +106,15 @@ class Fetching:
         fetching = [one for one in steps.current if one.waiting is Reason.FETCHING]
         for one in set(steps.current) - set(fetching):
             self._progress.pop(one.uid, None)
+            if one.waiting in TOLD:
+                self._events.warning(deployment, one.waiting, f"{one.name}: {one.waiting_message}")
         if not fetching:
             self._looked.pop(deployment.key, None)
             return steps
         now = asyncio.get_running_loop().time()
         left = self._looked.get(deployment.key, now - STEP) + STEP - now
+        if deployment.key not in self._looked:
+            self._events.normal(deployment, Reason.FETCHING, f"{fetching[0].name}: {fetching[0].waiting_message}")
         if left <= 0:
             self._looked[deployment.key], left = now, STEP
             self._progress |= {one.uid: told for one in fetching if (told := await self._read(one)) is not None}

@@ -11,8 +11,8 @@ from paddock.api.source import Progress as Shown
 from paddock.api.vocabulary import Reason
 from paddock.core.quantity import human
 
-FETCH = "fetch"
-"""Name of the container that fetches."""
+FETCH, HOLD = "fetch", "hold"
+"""Names of the containers that fetch, and that keep what was fetched."""
 REASONS: Final[Mapping[FailureClass, Reason]] = {
     "Unauthorized": Reason.UNAUTHORIZED,
     "NotFound": Reason.MODEL_NOT_FOUND,
@@ -21,6 +21,8 @@ REASONS: Final[Mapping[FailureClass, Reason]] = {
     "Unreachable": Reason.UNREACHABLE,
     "Corrupt": Reason.CORRUPT,
 }
+TOLD: Final = frozenset({*REASONS.values(), Reason.FETCH_FAILED})
+"""Failures that are told by Events."""
 LASTING: Final = frozenset({Reason.UNAUTHORIZED, Reason.MODEL_NOT_FOUND, Reason.UNTRUSTED, Reason.CORRUPT})
 """Failures that another try of the same pod does not end: it gives its device back, and is made anew after a pause."""
 _PULLING: Final = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
@@ -40,7 +42,8 @@ class Fetch:
 
 def fetch_of(status: Mapping[str, Any]) -> Fetch | None:
     """Give what the status of a server's pod says of its files; None when there is nothing left to fetch."""
-    one = next((one for one in status.get("initContainerStatuses") or () if one["name"] == FETCH), None)
+    own = {one["name"]: one for one in status.get("initContainerStatuses") or ()}
+    one = own.get(FETCH)
     if one is None:
         return None
     state = one.get("state") or {}
@@ -52,7 +55,14 @@ def fetch_of(status: Mapping[str, Any]) -> Fetch | None:
     ended = state.get("terminated") or (one.get("lastState") or {}).get("terminated") or {}
     if ended and ended.get("exitCode") != 0:
         return _failed(ended, one.get("restartCount", 0))
-    return None
+    return _keeper(own.get(HOLD, {}))
+
+
+def _keeper(one: Mapping[str, Any]) -> Fetch | None:
+    """Give why the server does not start for the want of the container that keeps its files."""
+    state = one.get("state") or {}
+    ended = state.get("terminated") or (one.get("lastState") or {}).get("terminated") or {}
+    return None if one.get("started") or not ended else _failed(ended, one.get("restartCount", 0))
 
 
 def _failed(ended: Mapping[str, Any], restarts: int) -> Fetch:

@@ -14,7 +14,7 @@ from paddock.api.fetched import Origin
 from paddock.api.modeldeployment import ModelDeploymentSpec
 from paddock.api.vocabulary import Annotation, Label
 from paddock.core.deployment import Deployment
-from paddock.core.failures import FETCH
+from paddock.core.failures import FETCH, HOLD
 from paddock.core.pod import RESTRICTED_CONTAINER, SERVER_USER, Mounted, restricted, verbatim
 from paddock.core.source import ModelRoot, parse_remote
 
@@ -22,8 +22,8 @@ CACHE_MOUNT = "/model-cache"
 """Where the cache is mounted, in agents and in all pods."""
 SECRET_MOUNT = "/etc/paddock/source"  # noqa: S105 a folder
 TRUSTED_MOUNT = "/etc/paddock/trusted"
-HOLD, INSPECT = "hold", "inspect"
-"""Names of containers."""
+INSPECT = "inspect"
+"""Name of the container that reads a header."""
 _MODULE = "paddock.fetch.main"
 _PATH = re.compile(r"models/(?P<key>[A-Za-z0-9][A-Za-z0-9._-]*)/[^/\x00-\x1f]+[.]gguf")
 
