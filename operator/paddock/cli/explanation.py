@@ -183,6 +183,7 @@ def to_dict(explanation: Explanation) -> JSON:
         "sentences": explanation.sentences,
         "placements": [one.to_dict() for one in model.status.placements],
         "need": model.status.need.to_dict() if model.status.need else None,
+        "context": model.status.context.to_dict() if model.status.context else None,
         "conditions": [one.to_dict() for one in model.status.conditions],
         "queue": model.status.queue.to_dict() if model.status.queue else None,
         "shortage": model.status.shortage.to_dict() if model.status.shortage else None,

@@ -1,25 +1,32 @@
 """What is asked for a replica, and how the decision is written down: values from what the operator has seen."""
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from paddock.api.gpu import Reservation
+from paddock.api.modeldeployment import ServingSpec
+from paddock.api.report import HeaderSummary
 from paddock.api.vocabulary import Reason
 from paddock.controller.ledger import now
 from paddock.controller.models import Found
 from paddock.controller.settings import Settings
 from paddock.controller.store import World
 from paddock.core import images
+from paddock.core.context import Wish, wish_of
 from paddock.core.deployment import Deployment
-from paddock.core.need import MemoryNeed
+from paddock.core.need import MemoryNeed, need
 from paddock.core.placement import Placement
 from paddock.core.plan import Wanted
-from paddock.core.pod import bind
+from paddock.core.pod import CONTEXT_CHECKPOINTS, bind
 from paddock.core.quantity import round_up
 from paddock.core.replica import Record
 from paddock.core.request import Request, request_of
 from paddock.core.rules import rules_for
 from paddock.core.source import FileSource, Source
 from paddock.core.status import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +38,42 @@ class Accepted:
     need: MemoryNeed
     cpu_bytes: int
     """Host memory of a replica on the CPU."""
+    context: int
+    """Tokens of each request that this is for."""
+    wish: Wish
+    open: bool
+    """Whether the context is still to be chosen; until then it is the least."""
+    again: "Callable[[int], Accepted]"
+    """Computes it anew."""
+
+    def at(self, context: int) -> "Accepted":
+        """Give the same with a context that was chosen."""
+        return self.again(context)
+
+
+def accepted_of(source: Source, found: Found, serving: ServingSpec, chosen: int | None) -> Accepted:
+    """Give what a spec needs whose model's header was found; chosen is the context, where that was open once."""
+    summary = found.summary
+    assert summary is not None  # noqa: S101 found
+    wish = wish_of(serving, summary.context_train)
+
+    def at(context: int, *, settled: bool = True) -> Accepted:
+        return Accepted(
+            source,
+            found,
+            _need(summary, serving, context, gpu=serving.gpu_layers == "All"),
+            _need(summary, serving, context, gpu=False).host_bytes,
+            context,
+            wish,
+            open=not settled,
+            again=at,
+        )
+
+    return at(chosen or wish.least, settled=wish.fixed or chosen is not None)
+
+
+def _need(summary: HeaderSummary, serving: ServingSpec, context: int, *, gpu: bool) -> MemoryNeed:
+    return need(summary, serving, gpu=gpu, checkpoints=CONTEXT_CHECKPOINTS, context=context)
 
 
 def request_for(
@@ -42,9 +85,9 @@ def request_for(
     # The pod that is replaced is no sibling: its successor keeps to its device and apart from the others.
     siblings = frozenset(one.key for one in world.replicas.of(deployment.key) if one != wanted.replacing)
     chosen = spec.server.runtime_class_name or settings.runtime_classes.get("nvidia")
-    need, image = accepted.need, spec.server.image
+    needed, image = accepted.need, spec.server.image
     rules = rules_for(deployment.namespace, world.rules.values())
-    request = request_of(spec, round_up(need.device_bytes), need.host_bytes, need.token_bytes, rules)
+    request = request_of(spec, round_up(needed.device_bytes), needed.host_bytes, needed.token_bytes, rules)
     return replace(
         request,
         # The CPU is for when no device fits, not for when the agents have not told of theirs yet.
@@ -86,6 +129,7 @@ def record_of(
         policy=spec.placement.policy,
         image=image,
         host_weights=accepted.need.host_weights,
+        context=accepted.context,
     )
     if device is None:
         return base

@@ -105,16 +105,23 @@ class MemoryNeed:
 
 
 def need(
-    summary: HeaderSummary, serving: ServingSpec, *, gpu: bool, backend: str | None = None, checkpoints: int = 0
+    summary: HeaderSummary,
+    serving: ServingSpec,
+    *,
+    gpu: bool,
+    backend: str | None = None,
+    checkpoints: int = 0,
+    context: int | None = None,
 ) -> MemoryNeed:
     """Estimate what one replica needs.
 
     gpu says whether the model is on a device or on the CPU. backend is ggml's name of the device's backend, for
     example CUDA; without it the largest of each margin is taken. checkpoints is the server's --ctx-checkpoints: so
-    many copies of what each slot cannot recompute may be kept in host memory. Larger contexts, batches and more slots
-    never need less.
+    many copies of what each slot cannot recompute may be kept in host memory. context is that of each slot in tokens,
+    by default the spec's, which must then be a number. Larger contexts, batches and more slots never need less.
     """
-    found = estimate(summary, options_of(serving, gpu=gpu, backend=backend), checkpoints=checkpoints)
+    options = options_of(serving, gpu=gpu, backend=backend, context=context)
+    found = estimate(summary, options, checkpoints=checkpoints)
     process = min(found.sum("host", "overhead"), HOST_PROCESS)
     return MemoryNeed(
         device_weights=found.sum("device", "weights"),
@@ -129,10 +136,10 @@ def need(
     )
 
 
-def options_of(serving: ServingSpec, *, gpu: bool, backend: str | None) -> Options:
+def options_of(serving: ServingSpec, *, gpu: bool, backend: str | None, context: int | None = None) -> Options:
     """Give the server's options that a replica is started with."""
     return Options(
-        context=slot_context(serving) * serving.parallel,
+        context=(context or slot_context(serving)) * serving.parallel,
         parallel=serving.parallel,
         cache_type_k=serving.cache_type_k.value,
         cache_type_v=serving.cache_type_v.value,
@@ -158,7 +165,12 @@ def bytes_per_token(summary: HeaderSummary) -> int:
 
 
 def slot_context(serving: ServingSpec) -> int:
-    """Tokens of one slot: contextLength rounded up; the server's -c is this times parallel."""
+    """Give the tokens of one slot: contextLength rounded up; the server's -c is this times parallel.
+
+    Raises ValueError where the spec leaves it open.
+    """
+    if not isinstance(serving.context_length, int):
+        raise ValueError("the context is not chosen yet")  # noqa: TRY004 nothing is wrong with the type
     return round_up(serving.context_length, CONTEXT_STEP)
 
 

@@ -33,6 +33,8 @@ class Record:
     device_weights: int = 0
     host_need: int = 0
     """Host memory beside a device."""
+    context: int = 0
+    """Tokens of each request; 0 in the records of older operators."""
 
     def dumps(self) -> str:
         """Give it as JSON for an annotation."""
@@ -57,7 +59,7 @@ class Record:
             raise ValueError(str(error)) from error
 
 
-_NUMBERS = frozenset({"need", "host_weights", "device_weights", "host_need"})
+_NUMBERS = frozenset({"need", "host_weights", "device_weights", "host_need", "context"})
 _OPTIONAL = frozenset({"gpu", "node", "uuid", "pci_id"})
 
 

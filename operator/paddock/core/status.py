@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from paddock.api.context import ContextChoice
 from paddock.api.modeldeployment import (
     Condition,
     ModelDeploymentStatus,
@@ -49,6 +50,7 @@ class Outcome:
     unplaced: Finding | None = None
     """Why a replica has no device; None when every one has."""
     need: Need | None = None
+    context: ContextChoice | None = None
 
 
 def status_of(deployment: Deployment, outcome: Outcome, now: str) -> ModelDeploymentStatus:
@@ -63,6 +65,7 @@ def status_of(deployment: Deployment, outcome: Outcome, now: str) -> ModelDeploy
         selector=",".join(f"{key}={value}" for key, value in sorted(deployment.selector.items())),
         endpoint=endpoint(deployment),
         need=outcome.need or _stored_need(deployment),
+        context=outcome.context,
         shortage=outcome.unplaced.shortage if outcome.unplaced is not None else None,
         queue=_queue(outcome.unplaced),
         placements=[placed for one in replicas if (placed := _placement(one))],
@@ -137,6 +140,7 @@ def _placement(replica: Replica) -> ReplicaPlacement | None:
         pod_name=replica.name,
         node=record.node or replica.node,
         devices=devices,
+        context_length=record.context or None,
         reason=record.reason,
         since=record.since,
     )
