@@ -455,6 +455,8 @@ class Need(Model):
     """Stated margin for what no formula knows."""
     bytes_per_token: int | None = None
     """What a device reads for one token, by which its speed is estimated."""
+    by_backend: dict[str, int] | None = None
+    """Where the fleet has several backends and they need different amounts: deviceBytes of each."""
     source: str
     """How the numbers are known: Estimate."""
 

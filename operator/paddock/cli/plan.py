@@ -101,6 +101,7 @@ def _place_all(model: Model, need: Need, fleet: Fleet, rules: tuple[Rule, ...]) 
     spec = model.spec
     assert spec is not None  # noqa: S101 the caller looked
     base = request_of(spec, round_up(need.device_bytes), need.host_bytes, need.bytes_per_token or 0, rules)
+    base = replace(base, needs=need.by_backend or {})
     pods = [f"{model.key}-planned-{number}" for number in range(model.wanted)]
     out: list[Planned] = []
     for number, pod in enumerate(pods):
@@ -112,7 +113,7 @@ def _place_all(model: Model, need: Need, fleet: Fleet, rules: tuple[Rule, ...]) 
             if too_high := priority_problem(spec.priority, rules):
                 helps = (too_high, *helps)
         elif answer.device is not None:
-            fleet = fleet.with_claim(answer.device.gpu, Claim(pod, model.key, request.need, host_bytes=need.host_bytes))
+            fleet = fleet.with_claim(answer.device.gpu, Claim(pod, model.key, answer.need, host_bytes=need.host_bytes))
         out.append(Planned(model, number, answer, helps))
     return out, fleet
 

@@ -76,7 +76,7 @@ def settle(
     empty = replace(later, devices=tuple(here if one.gpu == device.gpu else one for one in later.devices))
     context = largest(accepted.wish, lambda tokens: ask(accepted.at(tokens)), here, scene.pods, empty)
     settled = accepted.at(context)
-    need = ask(settled).need
+    need = ask(settled).need_on(device)
     beside = need <= device.available(fleet.reserve)
     return Settled(settled, told(decision, need, context, fleet if beside else alone), beside=beside)
 

@@ -1,11 +1,10 @@
 """What is asked for a replica, and how the decision is written down: values from what the operator has seen."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from paddock.api.gpu import Reservation
-from paddock.api.modeldeployment import ServingSpec
-from paddock.api.report import HeaderSummary
+from paddock.api.modeldeployment import Need, ServingSpec
 from paddock.api.vocabulary import Reason
 from paddock.controller.ledger import now
 from paddock.controller.models import Found
@@ -19,61 +18,78 @@ from paddock.core.placement import Placement
 from paddock.core.plan import Wanted
 from paddock.core.pod import CONTEXT_CHECKPOINTS, bind
 from paddock.core.quantity import round_up
-from paddock.core.replica import Record
+from paddock.core.replica import Record, Replica
 from paddock.core.request import Request, request_of
 from paddock.core.rules import rules_for
 from paddock.core.source import FileSource, Source
 from paddock.core.status import Finding
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A spec that can be served: the source, its header and the need."""
+    """A spec that can be served: the source, its header, and the need for one context."""
 
     source: Source
     found: Found
-    need: MemoryNeed
-    cpu_bytes: int
-    """Host memory of a replica on the CPU."""
-    context: int
-    """Tokens of each request that this is for."""
+    serving: ServingSpec
+    needs: Mapping[str, MemoryNeed]
+    """By ggml's name of the backend, for the backends of the fleet; empty with gpuLayers 0."""
     wish: Wish
+    context: int
+    """Tokens of each request."""
     open: bool
     """Whether the context is still to be chosen; until then it is the least."""
-    again: "Callable[[int], Accepted]"
-    """Computes it anew."""
 
-    def at(self, context: int) -> "Accepted":
-        """Give the same with a context that was chosen."""
-        return self.again(context)
+    @property
+    def need(self) -> MemoryNeed:
+        """The largest of the needs."""
+        if not self.needs:
+            return self._need(gpu=self.serving.gpu_layers == "All")
+        return max(self.needs.values(), key=lambda one: (one.device_bytes, one.host_bytes))
 
+    @property
+    def cpu_bytes(self) -> int:
+        """Host memory of a replica on the CPU."""
+        return self._need(gpu=False).host_bytes
 
-def accepted_of(source: Source, found: Found, serving: ServingSpec, chosen: int | None) -> Accepted:
-    """Give what a spec needs whose model's header was found; chosen is the context, where that was open once."""
-    summary = found.summary
-    assert summary is not None  # noqa: S101 found
-    wish = wish_of(serving, summary.context_train)
+    def on(self, backend: str) -> MemoryNeed:
+        """Give the need on a device of this backend."""
+        return self.needs.get(backend) or self._need(gpu=True, backend=backend)
 
-    def at(context: int, *, settled: bool = True) -> Accepted:
-        return Accepted(
-            source,
-            found,
-            _need(summary, serving, context, gpu=serving.gpu_layers == "All"),
-            _need(summary, serving, context, gpu=False).host_bytes,
-            context,
-            wish,
-            open=not settled,
-            again=at,
+    def at(self, context: int, *, settled: bool = True) -> "Accepted":
+        """Give the same with another context."""
+        bare = replace(self, context=context, open=not settled, needs={})
+        return replace(bare, needs={backend: bare.on(backend) for backend in self.needs})
+
+    def told(self, placed: Iterable[Replica]) -> Need:
+        """Give the need as the status tells it: on the backend of a placed replica, else where it is largest."""
+        backend = next((one.record.backend for one in placed if one.record is not None and one.record.gpu), None)
+        found = self.need if backend is None or not self.needs else self.on(backend)
+        sizes = {name: one.device_bytes for name, one in self.needs.items()}
+        several = len({round_up(size) for size in sizes.values()}) > 1
+        return found.to_status().model_copy(update={"by_backend": sizes if several else None})
+
+    def _need(self, *, gpu: bool, backend: str | None = None) -> MemoryNeed:
+        assert self.found.summary is not None  # noqa: S101 accepted
+        return need(
+            self.found.summary,
+            self.serving,
+            gpu=gpu,
+            backend=backend,
+            checkpoints=CONTEXT_CHECKPOINTS,
+            context=self.context,
         )
 
-    return at(chosen or wish.least, settled=wish.fixed or chosen is not None)
 
-
-def _need(summary: HeaderSummary, serving: ServingSpec, context: int, *, gpu: bool) -> MemoryNeed:
-    return need(summary, serving, gpu=gpu, checkpoints=CONTEXT_CHECKPOINTS, context=context)
+def accepted_of(
+    source: Source, found: Found, serving: ServingSpec, chosen: int | None, backends: Iterable[str]
+) -> Accepted:
+    """Give what a spec needs whose model's header was found; chosen is the context, where that was open once."""
+    assert found.summary is not None  # noqa: S101 found
+    wish = wish_of(serving, found.summary.context_train)
+    on_device = serving.gpu_layers == "All"
+    bare = Accepted(source, found, serving, dict.fromkeys(backends if on_device else (), MemoryNeed()), wish, 0, False)
+    return bare.at(chosen or wish.least, settled=wish.fixed or chosen is not None)
 
 
 def request_for(
@@ -90,6 +106,7 @@ def request_for(
     request = request_of(spec, round_up(needed.device_bytes), needed.host_bytes, needed.token_bytes, rules)
     return replace(
         request,
+        needs={backend: one.device_bytes for backend, one in accepted.needs.items()},
         # The CPU is for when no device fits, not for when the agents have not told of theirs yet.
         allow_cpu=request.allow_cpu and (request.on_cpu or world.fleet_is_known),
         siblings=siblings,
@@ -133,17 +150,19 @@ def record_of(
     )
     if device is None:
         return base
+    on_it = accepted.on(device.backend)
     return replace(
         base,
         gpu=device.gpu,
-        need=round_up(accepted.need.device_bytes),
+        need=decision.need,
         uuid=device.uuid,
         pci_id=device.pci_id,
         name=device.name,
         name_in_pod=bind(device, settings.runtime_classes).name_in_pod or "",
         backend=device.backend,
         description=device.description,
-        device_weights=accepted.need.device_weights,
+        device_weights=on_it.device_weights,
+        device_buffers=on_it.device_buffers,
         host_need=accepted.need.host_bytes,
     )
 

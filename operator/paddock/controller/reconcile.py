@@ -81,7 +81,7 @@ class Reconciler:
         self._put_off: dict[str, tuple[Need, float]] = {}
         """Deployments whose pods are made before Service and status: the need, and until when these may wait."""
         self._pauses = Pauses()
-        self._prover = Prover(cluster, world.replicas, parts.events, look_again)
+        self._prover = Prover(cluster, world.replicas, parts.events, look_again, parts.ledger.learn)
 
     async def look(self, key: str) -> None:
         """Take one look at a deployment and do the next steps."""
@@ -103,7 +103,7 @@ class Reconciler:
         accepted, unplaced = await self._advance(deployment, steps)
         if isinstance(accepted, Accepted) and len(self._world.replicas.of(key)) > before:
             until = asyncio.get_running_loop().time() + LONGEST_PUT_OFF
-            self._put_off[key] = (accepted.need.to_status(), until)
+            self._put_off[key] = (accepted.told(self._world.replicas.of(key)), until)
             if not self._look_later(key):
                 self._look_again(key, 0.0)
             return
@@ -223,7 +223,8 @@ class Reconciler:
             unknown = found.reason in (Reason.READING_HEADER, Reason.NO_NODE_AGENT)
             return Finding("Unknown" if unknown else "False", found.reason, found.message)
         choice = choice_of(deployment, steps.current)
-        return accepted_of(source, found, spec.serving, choice.length if choice is not None else None)
+        backends = {one.backend for one in self._ledger.fleet(self._world.nodes).devices}
+        return accepted_of(source, found, spec.serving, choice.length if choice is not None else None, backends)
 
     def _candidates(self, deployment: Deployment) -> list[str]:
         """Give the nodes on which the deployment could run, as far as its own words say."""
@@ -459,7 +460,7 @@ class Reconciler:
         if isinstance(accepted, Finding):
             finding, need_ = accepted, None
         else:
-            need_ = accepted.need.to_status() if accepted is not None else None
+            need_ = accepted.told(self._world.replicas.of(latest.key)) if accepted is not None else None
             need_ = self._put_off.pop(deployment.key, (need_, 0.0))[0] if need_ is None else need_
             read = need_ is not None or "need" in latest.status
             text = "the spec is valid and the model's header was read" if read else "the spec is valid"

@@ -98,24 +98,24 @@ def _homes(request: Request, first: Device, pods: Sequence[str], fleet: Fleet) -
     request = replace(request, siblings=request.siblings | frozenset(pods))
     homes = Counter({first.gpu: 1})
     pod, *others = pods[: MOST_LOOKED_AFTER + 1]
-    taken = fleet.with_claim(first.gpu, Claim(pod, pod, request.need, host_bytes=request.host_need))
+    taken = fleet.with_claim(first.gpu, Claim(pod, pod, request.need_on(first), host_bytes=request.host_need))
     for other in others:
         found = place(request, taken)
         if not isinstance(found, Placement) or found.device is None:
             break
         homes[found.device.gpu] += 1
-        taken = taken.with_claim(found.device.gpu, Claim(other, other, request.need, host_bytes=request.host_need))
+        taken = taken.with_claim(found.device.gpu, Claim(other, other, found.need, host_bytes=request.host_need))
     return homes
 
 
 def _fits(request: Request, homes: Counter[str], fleet: Fleet) -> bool:
     """Tell whether so many replicas as asked for here fit on each of their GPUs at once."""
     devices = [device for device in fleet.devices if device.gpu in homes]
-    total = request.need * homes.total()
+    total = sum(request.need_on(device) * homes[device.gpu] for device in devices)
     quotas = used(request.rules, fleet) if request.rules else {}
     hosts: Counter[str] = Counter()
     for device in devices:
-        own = request.need * homes[device.gpu]
+        own = request.need_on(device) * homes[device.gpu]
         hosts[device.node] += request.host_need * homes[device.gpu]
         if own > device.available(fleet.reserve):
             return False

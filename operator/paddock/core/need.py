@@ -10,10 +10,9 @@ from typing import Final, Literal
 from paddock.api import modeldeployment
 from paddock.api.modeldeployment import FlashAttention, Mode, ServingSpec
 from paddock.api.report import HeaderSummary
-from paddock.api.vocabulary import GRANULE
-from paddock.core.estimate import estimate
+from paddock.core.estimate import PADDING, estimate
 from paddock.core.geometry import CONTEXT_STEP, Options
-from paddock.core.overhead import CONTEXT, HOST_PROCESS, SLACK, TENSOR_PADDING, UNKNOWN_CONTEXT
+from paddock.core.overhead import BACKENDS, HOST_PROCESS, OTHER, OVERHEAD, SLACK, TENSOR_PADDING, UNKNOWN
 from paddock.core.quantity import MIB, round_up
 
 __all__ = ["GIB", "HOST_PROCESS", "MIB", "OVERHEAD", "SLACK", "TENSOR_PADDING", "MemoryNeed", "need"]
@@ -23,22 +22,6 @@ _MOST: Final = 2**58
 SOURCE: Final = "Estimate"
 """How these numbers are known, as status.need.source."""
 
-BACKENDS: Final = {
-    "CUDA": "cuda",
-    "MUSA": "cuda",
-    "ROCm": "hip",
-    "SYCL": "sycl",
-    "Vulkan": "vulkan",
-    "Metal": "metal",
-    "RPC": "rpc",
-}
-"""The kind of device by ggml's name of its backend."""
-OTHER: Final = "other"
-"""A backend that is not in the table."""
-UNKNOWN: Final = "unknown"
-"""Planned with the largest of each margin."""
-OVERHEAD: Final = {name: CONTEXT.get(backend, UNKNOWN_CONTEXT) for name, backend in BACKENDS.items()}
-"""Bytes on the device beside the model, by ggml's name of the backend."""
 _FLASH: Final[dict[FlashAttention, Literal["on", "off", "auto"]]] = {
     FlashAttention.AUTO: "auto",
     FlashAttention.ON: "on",
@@ -58,6 +41,8 @@ class MemoryNeed:
     """Compute buffer, an upper bound where the graph is not a known dense one."""
     device_margin: int = 0
     """What no formula knows: driver context, padding, slack."""
+    device_padding: int = 0
+    """Of it, what the backend's allocator adds to tensors."""
     host_weights: int = 0
     """Token embeddings, or the whole model on the CPU."""
     host_kv: int = 0
@@ -73,6 +58,11 @@ class MemoryNeed:
     def device_bytes(self) -> int:
         """All that is needed on the device."""
         return self.device_weights + self.device_kv + self.device_compute + self.device_margin
+
+    @property
+    def device_buffers(self) -> int:
+        """What the server's buffers on the device are to be at most."""
+        return self.device_weights + self.device_kv + self.device_compute + self.device_padding
 
     @property
     def host_bytes(self) -> int:
@@ -128,6 +118,7 @@ def need(
         device_kv=found.sum("device", "kvCache"),
         device_compute=found.sum("device", "compute"),
         device_margin=found.sum("device", "overhead"),
+        device_padding=sum(one.bytes for one in found.addends if one.name == PADDING),
         host_weights=found.sum("host", "weights"),
         host_kv=found.sum("host", "kvCache"),
         host_compute=found.sum("host", "compute") + found.sum("host", "overhead") - process,
@@ -172,11 +163,6 @@ def slot_context(serving: ServingSpec) -> int:
     if not isinstance(serving.context_length, int):
         raise ValueError("the context is not chosen yet")  # noqa: TRY004 nothing is wrong with the type
     return round_up(serving.context_length, CONTEXT_STEP)
-
-
-def round_up_granule(size: int) -> int:
-    """Round bytes up to the step in which memory is reserved; less than nothing is nothing."""
-    return round_up(max(size, 0), GRANULE)
 
 
 def _said(size: int) -> str:
