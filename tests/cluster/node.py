@@ -50,6 +50,8 @@ SystemdCgroup = false
 """
 _TOOLKIT = "/run/pretend-toolkit"
 """Mounted by the runtime class nvidia alone; without it the pretend NVIDIA cards stay hidden, as real ones would."""
+_ACCOUNTS = "/run/pretend-accounts"
+"""Mounted beside it: where processes note how much of which card they have, which a driver would know."""
 _SPACE = """\
 set -e
 mount --make-rprivate /
@@ -193,8 +195,13 @@ class NodeRunner:
     def _nvidia_spec(self) -> Path:
         sign, file = self.node.folder / "toolkit", self.node.folder / "nvidia-spec.json"
         sign.write_text("pretend\n")
+        accounts = self.node.folder / "accounts"
+        accounts.mkdir(exist_ok=True)
+        accounts.chmod(0o1777)
         spec = json.loads(host.run(self._programs.containerd / "ctr", "oci", "spec"))
-        spec["mounts"].append({"destination": _TOOLKIT, "type": "bind", "source": str(sign), "options": ["bind", "ro"]})
+        for place, source, mode in ((_TOOLKIT, sign, "ro"), (_ACCOUNTS, accounts, "rw")):
+            mount = {"destination": place, "type": "bind", "source": str(source), "options": ["bind", mode]}
+            spec["mounts"].append(mount)
         file.write_text(json.dumps(spec))
         return file
 
