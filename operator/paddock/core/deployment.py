@@ -109,7 +109,7 @@ def revision(deployment: Deployment) -> str:
     return _digest(parts)
 
 
-_WISHES = frozenset({"policy", "minTokensPerSecond", "preferences", "replicaSpread"})
+_WISHES = frozenset({"policy", "minTokensPerSecond", "preferences", "replicaSpread", "sticky"})
 """What says only which of the allowed devices is best: a change of it moves nothing."""
 
 

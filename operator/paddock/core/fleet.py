@@ -67,6 +67,8 @@ class Claim:
     """Whether the driver's free memory already shows it: the pod is Ready."""
     host_bytes: int = 0
     """Of host memory, on the device's node."""
+    promised: bool = False
+    """Not reserved yet: kept for a pod that waits until others have left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +238,7 @@ def device_of(
     """Turn a GPU object into a device; `resident` holds the pods (namespace/name) that are Ready."""
     spec = spec or GPUSpec()
     ready = next((one for one in status.conditions if one.type == ConditionType.READY), None)
+    booked = {one.pod for one in status.reservations}
     memory = status.memory
     return Device(
         gpu=gpu,
@@ -259,6 +262,11 @@ def device_of(
         claims=tuple(
             Claim(one.pod, one.deployment, one.bytes, one.pod in resident, one.host_bytes or 0)
             for one in status.reservations
+        )
+        + tuple(
+            Claim(one.pod, one.deployment, one.bytes, host_bytes=one.host_bytes or 0, promised=True)
+            for one in status.promises
+            if one.pod not in booked
         ),
         budget=None if spec.budget == AUTO else limit_of(str(spec.budget), None),
         reserve=int(parse_quantity(spec.reserve)) if spec.reserve is not None else None,

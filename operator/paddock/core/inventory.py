@@ -96,6 +96,8 @@ def merge(observed: GPUStatus, stored: GPUStatus | None) -> GPUStatus:
     return observed.model_copy(
         update={
             "reservations": stored.reservations,
+            "promises": stored.promises,
+            "last_disruption": stored.last_disruption,
             "deployments": stored.deployments,
             "memory": observed.memory.model_copy(update={"reserved": stored.memory.reserved}),
             "conditions": conditions,

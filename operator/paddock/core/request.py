@@ -50,6 +50,8 @@ class Request:
     """Nodes that can mount the claim; None when every node can."""
     backends: frozenset[str] | None = None
     """Backends with a server image; None when spec.server.image decides."""
+    last: str | None = None
+    """Name of the GPU object that it goes back to where that fits."""
     runtime_classes: Mapping[str, bool] = field(default_factory=dict)
     """By backend: whether the RuntimeClass that it needs exists. Backends that need none are absent."""
 
