@@ -8,8 +8,8 @@ disturbed is on one device. Moving comes before evicting; nothing is evicted unl
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import nlargest
-from itertools import combinations, groupby
+from heapq import heappop, heappush, nlargest
+from itertools import accumulate, combinations
 from typing import NamedTuple
 
 from paddock.api.modeldeployment import Policy
@@ -112,11 +112,19 @@ class _Group(NamedTuple):
 
     cost: tuple[int, ...]
     gpu: str
+    names: tuple[str, ...]
+    """Of the tenants, in their order."""
     tenants: tuple[Tenant, ...]
+    judged: Judged
 
-    @property
-    def owners(self) -> frozenset[str]:
-        return frozenset(one.owner for one in self.tenants)
+
+class _Source(NamedTuple):
+    """A device, those of it who may be disturbed, and what its cheapest group costs at least."""
+
+    least: tuple[int, ...]
+    gpu: str
+    judged: Judged
+    tenants: list[Tenant]
 
 
 def rearrange(
@@ -153,19 +161,32 @@ class _Search:
 
     def moves(self) -> Rearrangement | None:
         """Move as few replicas as do, those that answer nobody first, then as few bytes as do."""
-        return self._cheapest(self._movable_groups(), self._moved)
+        return self._cheapest(self._with_movable(), self._movable_groups, self._moved)
 
     def evictions(self) -> Rearrangement | None:
         """Evict those of lowest priority that do, the idle ones first, then with the least loss."""
-        return self._cheapest(self._evictable_groups(), self._evicted)
+        return self._cheapest(self._with_evictable(), self._evictable_groups, self._evicted)
 
     def _cheapest(
-        self, groups: Iterable[_Group], trial: Callable[[_Group], Rearrangement | None]
+        self,
+        sources: Iterable[_Source],
+        groups: Callable[[_Source], Iterable[_Group]],
+        trial: Callable[[_Group], Rearrangement | None],
     ) -> Rearrangement | None:
-        """Put groups to the test, the cheapest first, until one does."""
-        ordered = sorted(groups, key=lambda one: (one.cost, one.gpu, _names(one.tenants)))
-        for _, equals in groupby(ordered, key=lambda one: one.cost):
-            for group in self._by_policy(list(equals)):
+        """Put groups to the test, the cheapest first, until one does.
+
+        The groups of a device are formed only once nothing cheaper is left than the least that they can cost.
+        """
+        waiting = sorted(sources, key=lambda one: (one.least, one.gpu), reverse=True)
+        heap: list[_Group] = []
+        while heap or waiting:
+            while waiting and (not heap or waiting[-1].least <= heap[0].cost):
+                for group in groups(waiting.pop()):
+                    heappush(heap, group)
+            equals: list[_Group] = []
+            while heap and (not equals or heap[0].cost == equals[0].cost):
+                equals.append(heappop(heap))
+            for group in self._by_policy([one for one in equals if self._may_do(one)]):
                 if self.attempts <= 0:
                     return None
                 self.attempts -= 1
@@ -178,37 +199,42 @@ class _Search:
         """Order groups of one cost: first on the device that the request would pick among theirs, then by name."""
         # Of groups on one device, the one whose eldest is the youngest: it has gained least from its place.
         groups = sorted(groups, key=lambda one: min(each.since for each in one.tenants), reverse=True)
-        if len(groups) == 1:
-            return groups
         ordered = sorted(groups, key=lambda one: one.gpu)
         firsts = {one.gpu: one for one in reversed(ordered)}
-        freed = self.fleet.without(owner for one in firsts.values() for owner in one.owners)
+        if len(firsts) <= 1:
+            return ordered
+        freed = self.fleet.without(name for one in firsts.values() for name in one.names)
         found = place(self.request, freed)
         gpu = found.device.gpu if isinstance(found, Placement) and found.device is not None else ""
         return sorted(ordered, key=lambda one: one.gpu != gpu)
 
     # Moves
 
-    def _movable_groups(self) -> Iterator[_Group]:
-        """Give the groups of one or two whose leaving may do, of which each may find room elsewhere."""
-        limits, roomiest = self.limits, _Roomiest(self.fleet)
-        most = self.request.need * limits.moved_percent // 100
-        for judged in self.short:
-            gpu = judged.device.gpu
+    def _with_movable(self) -> Iterator[_Source]:
+        """Give the devices that one or two may leave for others with room for them."""
+        roomiest = _Roomiest(self.fleet)
+        for judged, tenants in self._occupied():
+            gpu, short = judged.device.gpu, _shortfall(judged)
             movable = [
-                one
-                for one in self.tenants.get(gpu, ())
-                if one.movable and one.request is not None and one.need <= roomiest.beside(gpu)
+                one for one in tenants if one.movable and one.request is not None and one.need <= roomiest.beside(gpu)
             ]
-            for number in range(1, min(limits.moves, MOST_MOVES) + 1):
-                for group in combinations(movable, number):
-                    size = sum(one.need for one in group)
-                    if size <= most and self._may_do(judged, group):
-                        yield _Group((number, _busy(group), size), gpu, group)
+            largest = nlargest(min(self.limits.moves, MOST_MOVES), (one.need for one in movable))
+            number = next((count for count, size in enumerate(accumulate(largest), start=1) if size >= short), None)
+            if number is not None:
+                yield _Source((number, 0, short), gpu, judged, movable)
+
+    def _movable_groups(self, source: _Source) -> Iterator[_Group]:
+        """Give its groups of one or two whose leaving may do."""
+        most = self.request.need * self.limits.moved_percent // 100
+        for number in range(source.least[0], min(self.limits.moves, MOST_MOVES) + 1):
+            for group in combinations(source.tenants, number):
+                size = sum(one.need for one in group)
+                if source.least[-1] <= size <= most:
+                    yield _Group((number, _busy(group), size), source.gpu, _names(group), group, source.judged)
 
     def _moved(self, group: _Group) -> Rearrangement | None:
         """Place the one that waits, then those that made room, in both orders if need be."""
-        bare = self.fleet.without(group.owners)
+        bare = self.fleet.without(group.names)
         mine = _placed(self.request, bare)
         if mine is None:
             return None
@@ -238,19 +264,19 @@ class _Search:
 
     # Evictions
 
-    def _evictable_groups(self) -> Iterator[_Group]:
-        """Give the sets of lower priority, each on one device, whose end may do."""
-        for judged in self.short:
-            lower = [
-                one
-                for one in self.tenants.get(judged.device.gpu, ())
-                if one.evictable and one.priority < self.request.priority
-            ]
-            if not lower or not self._enough(judged, lower):
-                continue
-            for group in self._subsets(judged, lower):
-                if len(group) <= self.limits.evictions and self._may_do(judged, group):
-                    yield _Group(_loss(group), judged.device.gpu, group)
+    def _with_evictable(self) -> Iterator[_Source]:
+        """Give the devices on which the end of those of lower priority may do."""
+        for judged, tenants in self._occupied():
+            lower = [one for one in tenants if one.evictable and one.priority < self.request.priority]
+            if lower and self.limits.evictions > 0 and sum(one.need for one in lower) >= _shortfall(judged):
+                yield _Source(_least_loss(judged, lower), judged.device.gpu, judged, lower)
+
+    def _evictable_groups(self, source: _Source) -> Iterator[_Group]:
+        """Give its sets whose end may do."""
+        short = _shortfall(source.judged)
+        for group in self._subsets(source.judged, source.tenants):
+            if len(group) <= self.limits.evictions and sum(one.need for one in group) >= short:
+                yield _Group(_loss(group), source.gpu, _names(group), group, source.judged)
 
     def _subsets(self, judged: Judged, tenants: Sequence[Tenant]) -> Iterator[tuple[Tenant, ...]]:
         """Give every subset; of very many tenants only the one of least loss, less those that need not go."""
@@ -269,24 +295,27 @@ class _Search:
         yield tuple(sorted(chosen, key=lambda one: one.owner))
 
     def _evicted(self, group: _Group) -> Rearrangement | None:
-        mine = _placed(self.request, self.fleet.without(group.owners))
+        mine = _placed(self.request, self.fleet.without(group.names))
         return None if mine is None else self._told(mine, evictions=group.tenants)
 
     # Both
 
-    def _may_do(self, judged: Judged, group: Sequence[Tenant]) -> bool:
+    def _occupied(self) -> Iterator[tuple[Judged, list[Tenant]]]:
+        """Give the devices that would do but for what is on them, and those who may be looked at there."""
+        for judged in self.short:
+            tenants = self.tenants.get(judged.device.gpu)
+            if tenants:
+                yield judged, tenants
+
+    def _may_do(self, group: _Group) -> bool:
         """Tell whether the memory would be enough without them, and their deployments can spare them."""
-        if not self._enough(judged, group):
+        if not self._enough(group.judged, group.tenants):
             return False
-        if not self.limits.spare:
-            return True
-        gone = Counter(one.deployment for one in group)
+        gone = Counter(one.deployment for one in group.tenants)
         return all(number <= self.limits.spare.get(name, number) for name, number in gone.items())
 
     def _enough(self, judged: Judged, group: Sequence[Tenant]) -> bool:
         """Tell whether the device's memory would be enough; host memory and quotas are left to `place`."""
-        if judged.verdict is Verdict.NO_ROOM and sum(one.need for one in group) < judged.shortfall:
-            return False
         freed = judged.device.without(frozenset(one.owner for one in group))
         return freed.available(self.fleet.reserve) >= self.request.need
 
@@ -336,13 +365,11 @@ def _by_device(
 ) -> Mapping[str, list[Tenant]]:
     """Give the tenants whose claims are there, by device, in the order of their names."""
     owners = {one.device.gpu: {claim.pod for claim in one.device.claims} for one in short}
-    out: dict[str, list[Tenant]] = {}
+    out: dict[str, dict[str, Tenant]] = {}
     for tenant in tenants:
         if tenant.owner in owners.get(tenant.device, ()) and tenant.owner not in siblings:
-            out.setdefault(tenant.device, []).append(tenant)
-    for each in out.values():
-        each.sort(key=lambda one: one.owner)
-    return out
+            out.setdefault(tenant.device, {})[tenant.owner] = tenant
+    return {gpu: [each[owner] for owner in sorted(each)] for gpu, each in out.items()}
 
 
 def _placed(request: Request, fleet: Fleet) -> Placement | None:
@@ -372,6 +399,27 @@ def _loss(tenants: Sequence[Tenant]) -> tuple[int, ...]:
     size = sum(one.need for one in tenants)
     loss = sum(one.need if one.loss is None else one.loss for one in tenants)
     return (max(one.priority for one in tenants), _busy(tenants), loss, len(tenants), size)
+
+
+def _shortfall(judged: Judged) -> int:
+    """Give the bytes that must be freed on the device at least."""
+    return judged.shortfall if judged.verdict is Verdict.NO_ROOM else 0
+
+
+def _least_loss(judged: Judged, tenants: list[Tenant]) -> tuple[int, ...]:
+    """Give the first parts of `_loss` that no set which frees enough goes below; all together free enough."""
+    short = _shortfall(judged)
+    ordered = sorted(tenants, key=lambda one: one.priority)
+    freed = list(accumulate(one.need for one in ordered))
+    highest = ordered[next(at for at, size in enumerate(freed) if size >= short)].priority
+    among = [one for one in ordered if one.priority <= highest]
+    left = short - sum(one.need for one in among if one.idle)
+    awake = sorted((one.need for one in among if not one.idle), reverse=True)
+    busy = 0
+    while left > 0:
+        left -= awake[busy]
+        busy += 1
+    return (highest, busy, short if all(one.loss is None for one in among) else 0)
 
 
 def _names(tenants: Iterable[Tenant]) -> tuple[str, ...]:
