@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paddock.api.vocabulary import Reason
-from paddock.core.deployment import Deployment, placement_hash, revision
+from paddock.core.deployment import Deployment, revision
 from paddock.core.plan import Plan, Wanted, plan, wanted_replicas
 from paddock.core.pod import pod_name
 from paddock.core.replica import Replica
@@ -16,7 +16,7 @@ from support.builders import deployment, older, replica
 
 
 def planned(of: Deployment, *replicas: Replica, satisfied: bool = True) -> Plan:
-    return plan(of, replicas, revision(of), placement_hash(of), lambda _: satisfied)
+    return plan(of, replicas, lambda _: satisfied)
 
 
 def numbers(found: Plan) -> list[int]:
@@ -154,7 +154,7 @@ def test_satisfaction_is_asked_only_after_a_change_of_placement() -> None:
     def never(_: Replica) -> bool:
         raise AssertionError("asked without need")
 
-    found = plan(TWO, [replica(TWO, 0), replica(TWO, 1)], revision(TWO), placement_hash(TWO), never)
+    found = plan(TWO, [replica(TWO, 0), replica(TWO, 1)], never)
     assert len(found.current) == 2
 
 
@@ -178,16 +178,14 @@ def test_of_two_pods_with_one_number_the_one_that_serves_stays() -> None:
 def test_a_replica_on_a_node_that_does_not_answer_is_made_anew_under_another_name() -> None:
     stuck = replica(TWO, 0, ready=False, deleting=True)
     pods = [stuck, replica(TWO, 1)]
-    waiting = plan(TWO, pods, revision(TWO), placement_hash(TWO), lambda _: True)
+    waiting = plan(TWO, pods, lambda _: True)
     assert waiting.wanted == ()
-    found = plan(TWO, pods, revision(TWO), placement_hash(TWO), lambda _: True, lambda one: one is stuck)
+    found = plan(TWO, pods, lambda _: True, lambda one: one is stuck)
     assert found.wanted == (Wanted(0, None, 1),)
     name = pod_name(TWO, revision(TWO), 0, 1)
     assert name not in {one.name for one in pods}
     successor = replica(TWO, 0, name=name)
-    settled = plan(
-        TWO, [*pods, successor], revision(TWO), placement_hash(TWO), lambda _: True, lambda one: one is stuck
-    )
+    settled = plan(TWO, [*pods, successor], lambda _: True, lambda one: one is stuck)
     assert (settled.wanted, settled.removals) == ((), ())
     assert set(settled.current) == {successor, pods[1]}
 

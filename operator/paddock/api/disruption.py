@@ -30,8 +30,10 @@ class DisruptionSpec(Model):
 
 
 class DisruptionRules(Model):
-    """Whether replicas may be moved or ended so that one that waits gets a GPU. Both deployments need the right to it:
-    the one that waits, and the one that makes room."""
+    """Whether replicas may be moved or ended so that one that waits gets a GPU.
+
+    Both deployments need the right to it: the one that waits, and the one that makes room.
+    """
 
     moves: bool = False
     """Whether replicas may be moved to another GPU, at most two at a time, none of higher priority."""

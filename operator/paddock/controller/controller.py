@@ -24,18 +24,15 @@ from paddock.controller.policies import Policies
 from paddock.controller.reconcile import Reconciler
 from paddock.controller.settings import Settings
 from paddock.controller.store import World, node_of
+from paddock.controller.sweeps import ORPHAN_AGE, Sweeps
 from paddock.controller.volumes import Volumes
 from paddock.controller.workqueue import WorkQueue
 from paddock.core.inventory import faults_in_words, not_ready, observe, vanished
-from paddock.core.objects import root_id
 from paddock.core.replica import Replica
-from paddock.core.source import FileSource, parse_source
 
 log = logging.getLogger("paddock.controller")
 Key = tuple[str, str]
 DEPLOYMENT, RELEASE, NODE = "deployment", "release", "node"
-ORPHAN_AGE = 30.0
-"""Seconds after which a reservation without a pod is taken back."""
 GROUP_PATH = f"/apis/{API_VERSION}"
 BUSY_PAUSE = 0.3
 """Seconds until a deployment that has its pod is looked at again while others wait for theirs."""
@@ -62,8 +59,8 @@ class Controller:
         self.policies = Policies(cluster, self.world.rules, self._fleet_changed)
         self.events = Events(cluster, settings.pod_name)
         self.volumes = Volumes(cluster, self.world.nodes)
+        self._sweeps = Sweeps(cluster, settings, self.world, self.ledger, self.volumes)
         self._tasks: list[asyncio.Task[None]] = []
-        self._orphans: dict[tuple[str, str, str], float] = {}
         self._reports: dict[str, NodeReport | str] = {}
         self._wake_pending = False
         self.started = time.monotonic()
@@ -164,12 +161,12 @@ class Controller:
 
     async def _take_fleet(self, nodes: list[JSON], gpus: list[JSON]) -> None:
         for name in self.world.nodes.keys() - {node["metadata"]["name"] for node in nodes}:
-            if await self._is_gone("/api/v1/nodes", name):
+            if await self._sweeps.is_gone("/api/v1/nodes", name):
                 self.node_event("DELETED", {"metadata": {"name": name}})
         for node in nodes:
             self.node_event(None, node)
         for name in self.ledger.seed(gpus):
-            if await self._is_gone(GPUS, name):
+            if await self._sweeps.is_gone(GPUS, name):
                 self.ledger.forget(name)
 
     async def _take_pods(self) -> None:
@@ -180,7 +177,7 @@ class Controller:
                 self.pod_event(None, pod)
         for replica in self.world.replicas.values():
             path = namespaced("pods", replica.namespace)
-            if replica.uid not in there and await self._is_gone(path, replica.name, replica.uid):
+            if replica.uid not in there and await self._sweeps.is_gone(path, replica.name, replica.uid):
                 self._pod_gone(replica)
 
     async def _take_deployments(self) -> None:
@@ -191,7 +188,7 @@ class Controller:
                 self.deployment_event(None, one)
         for known in self.world.deployments.values():
             path = namespaced("modeldeployments", known.namespace, None, GROUP_PATH)
-            if known.uid not in there and await self._is_gone(path, known.name, known.uid):
+            if known.uid not in there and await self._sweeps.is_gone(path, known.name, known.uid):
                 meta = {"namespace": known.namespace, "name": known.name, "uid": known.uid}
                 self.deployment_event("DELETED", {"metadata": meta})
 
@@ -442,11 +439,13 @@ class Controller:
         limit = waits.pop(0)
         while True:
             try:
-                await self._sweep_orphans(age)
+                await self._sweeps.orphans(age)
+                for key in self._sweeps.forsaken():
+                    self.queue.add((DEPLOYMENT, key))
                 age = ORPHAN_AGE
                 if time.monotonic() - self.synced > limit:
                     await self._list_all()
-                    await self._sweep_volumes()
+                    await self._sweeps.volumes()
                     for node in {status.node for status in self.ledger.stored().values()}:
                         self.queue.add((NODE, node))
                     limit = waits.pop(0) if waits else self.settings.resync_seconds
@@ -456,46 +455,3 @@ class Controller:
             except Exception:
                 log.exception("resync")
             await asyncio.sleep(min(limit, RESYNC_STEP))
-
-    async def _sweep_orphans(self, age: float) -> None:
-        """Take back reservations whose pod does not exist, or is elsewhere: an operator ended between two steps."""
-        moment = time.monotonic()
-        found = {
-            (gpu, one.pod, one.since) for gpu, one in self.ledger.reservations() if not self._rightful(gpu, one.pod)
-        }
-        self._orphans = {key: self._orphans.get(key, moment) for key in found}
-        for gpu, pod, since in [key for key, first in self._orphans.items() if moment - first >= age]:
-            del self._orphans[gpu, pod, since]
-            namespace, _, name = pod.partition("/")
-            gone = pod in self.world.replicas or await self._is_gone(namespaced("pods", namespace), name)
-            # Meanwhile the pod may have been made anew, in the same place or in another.
-            if gone and not self._rightful(gpu, pod):
-                log.info("reservation of %s on %s taken back: there is no such pod there", pod, gpu)
-                replica = self.world.replicas.get(pod)
-                keep = replica.record.gpu if replica and replica.record else None
-                await self.ledger.release(pod, keep=keep, since=since)
-
-    def _rightful(self, gpu: str, pod: str) -> bool:
-        """Tell whether a reservation belongs to a pod that is there, or is being made."""
-        replica = self.world.replicas.get(pod)
-        if replica is None:
-            return pod in self.world.making
-        return replica.record is not None and replica.record.gpu == gpu
-
-    async def _is_gone(self, path: str, name: str, uid: str | None = None) -> bool:
-        """Ask whether an object does not exist (with `uid`: that very one): a list may be older than an event."""
-        there = await self.cluster.list(path, {"fieldSelector": f"metadata.name={name}"})
-        return all(uid is not None and one["metadata"]["uid"] != uid for one in there)
-
-    async def _sweep_volumes(self) -> None:
-        if not self.settings.model_roots:
-            return  # Without roots the operator has no right to volumes.
-        self.volumes.forget()
-        used: set[tuple[str, str]] = set()
-        for one in self.world.deployments.values():
-            if one.spec is None:
-                continue
-            source = parse_source(one.spec.model.source, self.settings.model_roots)
-            if isinstance(source, FileSource):
-                used.add((one.namespace, root_id(source.root)))
-        await self.volumes.sweep(used)

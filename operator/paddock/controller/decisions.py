@@ -19,7 +19,7 @@ from paddock.core.replica import Record
 from paddock.core.request import Request, request_of
 from paddock.core.rules import rules_for
 from paddock.core.source import FileSource, Source
-from paddock.core.status import Finding
+from paddock.core.status import Finding, last_devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,22 +37,36 @@ def request_for(
     deployment: Deployment, accepted: Accepted, wanted: Wanted, world: World, settings: Settings
 ) -> Request:
     """Give what one replica asks for, beside its spec: its siblings, where the file is, what the cluster has."""
+    need = accepted.need
+    sizes = (round_up(need.device_bytes), need.host_bytes, need.token_bytes)
+    return request_with(deployment, sizes, accepted.found, wanted, world, settings)
+
+
+def request_with(
+    deployment: Deployment,
+    sizes: tuple[int, int, int],
+    found: Found,
+    wanted: Wanted,
+    world: World,
+    settings: Settings,
+) -> Request:
+    """Give the same where only sizes (on the device, of host memory, per token) and places of the file are known."""
     spec = deployment.spec
     assert spec is not None  # noqa: S101 accepted
     # The pod that is replaced is no sibling: its successor keeps to its device and apart from the others.
     siblings = frozenset(one.key for one in world.replicas.of(deployment.key) if one != wanted.replacing)
     chosen = spec.server.runtime_class_name or settings.runtime_classes.get("nvidia")
-    need, image = accepted.need, spec.server.image
-    rules = rules_for(deployment.namespace, world.rules.values())
-    request = request_of(spec, round_up(need.device_bytes), need.host_bytes, need.token_bytes, rules)
+    image = spec.server.image
+    request = request_of(spec, *sizes, rules_for(deployment.namespace, world.rules.values()))
     return replace(
         request,
         # The CPU is for when no device fits, not for when the agents have not told of theirs yet.
         allow_cpu=request.allow_cpu and (request.on_cpu or world.fleet_is_known),
         siblings=siblings,
         seed=f"{deployment.uid} {wanted.number}",
-        file_nodes=accepted.found.file_nodes,
-        volume_nodes=accepted.found.volume_nodes,
+        last=last_devices(deployment).get(wanted.number) if spec.placement.sticky else None,
+        file_nodes=found.file_nodes,
+        volume_nodes=found.volume_nodes,
         backends=images.backends_of(image) if image else images.known_backends(settings.server_images),
         runtime_classes={"CUDA": chosen is not None and chosen in world.runtime_classes},
     )

@@ -208,6 +208,11 @@ class Ledger:
         self._promised = {name for name, _ in found}
         return found
 
+    @property
+    def promised(self) -> set[str]:
+        """Pods (namespace/name) with a promise."""
+        return {one.pod for _, one in self.promises()}
+
     def _promises_on(self, gpu: str) -> list[Promise]:
         entry = self._entries.get(gpu)
         return entry.promises if entry is not None else []

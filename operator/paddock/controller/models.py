@@ -79,6 +79,12 @@ class Models:
             return await self._on_nodes(source, nodes)
         return await self._in_claim(deployment, source)
 
+    async def reach(self, deployment: Deployment, source: Source, nodes: Iterable[str]) -> Found:
+        """Tell only from where the file of a deployment that runs can be reached; its header is known already."""
+        if isinstance(source, ClaimSource):
+            return Found(volume_nodes=await self._volume_terms(deployment.namespace, source.claim))
+        return await self.find(deployment, source, nodes)
+
     # -- files on nodes ------------------------------------------------------------------------------------------
 
     async def _on_nodes(self, source: FileSource, nodes: Iterable[str]) -> Found:

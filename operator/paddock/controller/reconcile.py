@@ -15,6 +15,7 @@ from paddock.api.vocabulary import Reason
 from paddock.controller.cluster import Cluster, ClusterError, deployment_path, namespaced
 from paddock.controller.decisions import Accepted, record_of, request_for, reservation_of
 from paddock.controller.ledger import ConflictError, now
+from paddock.controller.moves import Moves
 from paddock.controller.parts import Parts
 from paddock.controller.pauses import Pauses
 from paddock.controller.proof import Prover
@@ -30,7 +31,7 @@ from paddock.core.objects import mount_of
 from paddock.core.placement import Placement, Unplaceable, place
 from paddock.core.plan import Plan, Removal, Wanted, plan
 from paddock.core.pod import CONTEXT_CHECKPOINTS, Mounted, PodSettings, bind, pod_name, server_pod
-from paddock.core.queue import Queued, kept_for
+from paddock.core.queue import kept_for
 from paddock.core.replica import Record, Replica
 from paddock.core.request import Request
 from paddock.core.rules import priority_problem, rules_for
@@ -80,12 +81,14 @@ class Reconciler:
         self._put_off: dict[str, tuple[Need, float]] = {}
         """Deployments whose pods are made before Service and status: the need, and until when these may wait."""
         self._pauses = Pauses()
+        self._moves = Moves(settings, world, parts, look_again)
         self._prover = Prover(cluster, world.replicas, parts.events, look_again)
 
     async def look(self, key: str) -> None:
         """Take one look at a deployment and do the next steps."""
         deployment = self._world.deployments.get(key)
         if deployment is None or deployment.deleting:
+            await self._moves.tidy(key, None)
             self._leave_queue(key)
             self._services.forget(key)
             self._pauses.forget(key)
@@ -97,6 +100,7 @@ class Reconciler:
         if await self._prover.prove(deployment):
             return
         steps = self._plan(deployment)
+        await self._moves.tidy(key, deployment, {self._pod_key(deployment, one) for one in steps.wanted})
         await self._remove(deployment, steps.removals)
         before = len(self._world.replicas.of(key))
         accepted, unplaced = await self._advance(deployment, steps)
@@ -160,10 +164,9 @@ class Reconciler:
         return plan(
             deployment,
             replicas,
-            revision(deployment),
-            placement_hash(deployment),
             lambda one: self._satisfies(deployment, one),
             self._is_lost,
+            self._moves.departure,
         )
 
     def _is_lost(self, replica: Replica) -> bool:
@@ -283,11 +286,12 @@ class Reconciler:
         key = self._pod_key(deployment, wanted)
         request = request_for(deployment, accepted, wanted, self._world, self._settings)
         for _ in range(8):
-            fleet, decision = self._ask(key, request, self._world.waiting.ahead_of(deployment))
+            fleet, decision = self._ask(deployment, key, request)
             if isinstance(decision, Unplaceable):
                 finding = await self._make_room(deployment, wanted, request, fleet, decision, steps)
                 if finding.reason not in (Reason.WAITING_FOR_DEVICE, Reason.NO_DEVICE):
                     return finding
+                finding = await self._with_moves(deployment, wanted, key, request, finding)
                 return replace(finding, position=self._world.waiting.enqueue(deployment, key, request))
             record = record_of(deployment, accepted, decision, self._world, self._settings)
             if isinstance(record, Finding):
@@ -304,10 +308,25 @@ class Reconciler:
                 self._world.making.discard(key)
         return Finding("False", Reason.WAITING_FOR_DEVICE, "the fleet keeps changing; trying again")
 
-    def _ask(self, pod: str, request: Request, ahead: list[Queued]) -> tuple[Fleet, Placement | Unplaceable]:
+    async def _with_moves(
+        self, deployment: Deployment, wanted: Wanted, pod: str, request: Request, finding: Finding
+    ) -> Finding:
+        """Have others make room for a replica that waits, as far as policies let it."""
+        old = wanted.replacing
+        if old is not None:
+            if self._moves.departure(old) is not None:
+                await self._moves.give_up(old, finding.message)
+            return finding
+        if finding.reason is not Reason.WAITING_FOR_DEVICE:
+            return finding
+        found = await self._moves.make_room(deployment, pod, request, lambda: self._ask(deployment, pod, request))
+        return finding if found is None else replace(found, shortage=finding.shortage)
+
+    def _ask(self, deployment: Deployment, pod: str, request: Request) -> tuple[Fleet, Placement | Unplaceable]:
         """Ask for a device beside what those ahead in the queue will take; gives the fleet that was asked, too."""
-        real = self._ledger.fleet(self._world.nodes)
-        kept, names_ = kept_for(ahead, real)
+        ahead = self._world.waiting.ahead_of(deployment)
+        real = self._ledger.fleet(self._world.nodes).without(self._moves.kept_behind(deployment))
+        kept, names_ = kept_for(ahead, real, self._ledger.promised)
         fleet = kept.without((pod,))
         decision = place(request, fleet)
         if names_ and isinstance(decision, Unplaceable) and isinstance(place(request, real.without((pod,))), Placement):
@@ -363,8 +382,11 @@ class Reconciler:
         self._world.replicas.apply("ADDED", body)
         # What an earlier attempt booked elsewhere; not before the pod exists: another operator may be about to make it.
         await self._ledger.release(key, keep=record.gpu)
+        await self._ledger.withdraw(key)
         log.info("%s: %s", key, record.reason)
         self._events.normal(deployment, Reason.PLACED, record.reason)
+        if wanted.replacing is not None and (departure := self._moves.departure(wanted.replacing)) is not None:
+            self._events.normal(deployment, Reason.MOVING, f"{wanted.replacing.name} moves: {departure.why}")
         return None
 
     async def _book(self, deployment: Deployment, record: Record, key: str) -> Finding | None:
@@ -420,6 +442,8 @@ class Reconciler:
             if one.failed:
                 self._pauses.failed(one.key)
                 self._events.warning(deployment, one.waiting or Reason.SERVER_FAILED, f"{one.name}: {removal.why}")
+            elif self._moves.departure(one) is not None:
+                self._events.warning(deployment, Reason.DISPLACED, f"{one.name} is ended: {removal.why}")
             await self._cluster.delete(namespaced("pods", one.namespace, one.name), one.uid)
 
     # -- status -----------------------------------------------------------------------------------------------------
@@ -440,7 +464,8 @@ class Reconciler:
             text = "the spec is valid and the model's header was read" if read else "the spec is valid"
             finding = Finding("True", Reason.VALID, text)
         steps = await self._prover.with_crashes(self._plan(latest))
-        status = status_of(latest, Outcome(finding, steps, unplaced, need_), now()).to_dict()
+        last = self._moves.last(latest)
+        status = status_of(latest, Outcome(finding, steps, unplaced, need_, last), now()).to_dict()
         if status == latest.status:
             return
         patch = changes(status, latest.status)

@@ -1,9 +1,10 @@
 """Who may be disturbed for one that waits, and how often: rights, limits and words. `moves` then finds what to do."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from paddock.api.disruption import Promise
+from paddock.api.disruption import Disruption, Promise
+from paddock.core.deployment import Deployment
 from paddock.core.moves import Cost, Rearrangement
 from paddock.core.quantity import human
 from paddock.core.rules import Rule
@@ -65,11 +66,21 @@ def on_one_device(found: Rearrangement) -> bool:
     return all(one.device == gpu for one in every)
 
 
-def newest(promises: Iterable[tuple[str, Promise]], deployment: str) -> Mapping[str, tuple[str, Promise]]:
-    """Give the newest promise, with its GPU, for which a deployment was asked to leave; by the kind of leaving."""
-    out: dict[str, tuple[str, Promise]] = {}
-    for gpu, promise in sorted(promises, key=lambda one: (one[1].since, one[0])):
-        for one in promise.leaving:
-            if one.deployment == deployment:
-                out["Moved" if one.moves else "Evicted"] = (gpu, promise)
-    return out
+def last_of(
+    deployment: Deployment, disruptions: Iterable[tuple[str, Promise]], stored: Disruption | None
+) -> Disruption | None:
+    """Give the last time that a deployment was asked to leave a GPU: what its status tells, or what came later."""
+    last = stored
+    for gpu, promise in disruptions:
+        mine = [one for one in promise.leaving if one.deployment == deployment.key]
+        if mine and promise.since >= deployment.created and (last is None or promise.since > last.at):
+            last = Disruption(
+                kind="Moved" if mine[0].moves else "Evicted",
+                by=promise.deployment,
+                gpu=gpu,
+                pod_name=mine[0].pod.partition("/")[2],
+                at=promise.since,
+                message=promise.message,
+                waiting=True,
+            )
+    return last

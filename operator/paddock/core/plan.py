@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from paddock.core.deployment import Deployment
+from paddock.core.deployment import Deployment, placement_hash, revision
 from paddock.core.pod import pod_name
 from paddock.core.replica import Replica
 
@@ -70,8 +70,6 @@ def wanted_replicas(deployment: Deployment) -> int:
 def plan(
     deployment: Deployment,
     replicas: Sequence[Replica],
-    revision: str,
-    placement_hash: str,
     satisfies: Callable[[Replica], bool],
     lost: Callable[[Replica], bool] = lambda _: False,
     departs: Callable[[Replica], Departure | None] = lambda _: None,
@@ -81,10 +79,10 @@ def plan(
     `satisfies` tells whether a pod's device and node are allowed by the present spec; it is asked only when
     spec.placement changed after the pod was made. `lost` tells whether a pod that is leaving is on a node that does not
     answer: nobody knows when it will be gone, so its replica is made anew under another name meanwhile. Its device
-    stays reserved until it is gone. `departs` tells who is asked to leave for others: an evicted pod is removed, a moving
-    one is replaced like one of an older spec, by a pod of another name.
+    stays reserved until it is gone. `departs` tells who is asked to leave for others: an evicted pod is removed, a
+    moving one is replaced like one of an older spec, by a pod of another name.
     """
-    count = wanted_replicas(deployment)
+    count, wanted_revision, wanted_place = wanted_replicas(deployment), revision(deployment), placement_hash(deployment)
     mine = [one for one in replicas if one.owner_uid == deployment.uid]
     leaving = [one for one in mine if one.deleting]
     alive = [one for one in mine if not one.deleting]
@@ -100,7 +98,11 @@ def plan(
     alive = [one for one in alive if one.name not in evicted]
 
     def is_current(one: Replica) -> bool:
-        return one.name not in asked and one.revision == revision and (one.placement_spec == placement_hash or satisfies(one))
+        return (
+            one.name not in asked
+            and one.revision == wanted_revision
+            and (one.placement_spec == wanted_place or satisfies(one))
+        )
 
     fresh: list[Replica] = []
     stale: list[Replica] = []
@@ -116,9 +118,9 @@ def plan(
     moving = {one.name for one in outdated.values() if one.name in asked}
     attempts = {number: away[number] for number in range(count)}
     for number, one in outdated.items():
-        while one.name in moving and pod_name(deployment, revision, number, attempts[number]) in moving:
+        while one.name in moving and pod_name(deployment, wanted_revision, number, attempts[number]) in moving:
             attempts[number] += 1
-    free = [n for n, attempt in attempts.items() if pod_name(deployment, revision, n, attempt) not in taken]
+    free = [n for n, attempt in attempts.items() if pod_name(deployment, wanted_revision, n, attempt) not in taken]
     up = {one.number for one in (*current.values(), *outdated.values()) if one.ready}
     settled = all(one.serving for one in current.values()) and all(
         one.number in up or one.number >= count or lost(one) for one in mine if one.deleting or one.failed
