@@ -126,7 +126,9 @@ class Plane:
         token = self.client.do("POST", path, body)["status"]["token"]
         return write_kubeconfig(self.folder / f"{account}.kubeconfig", self.server, token)
 
-    def operator(self, *, kubeconfig: Path | None = None, ready: bool = True, **settings: Any) -> Operator:
+    def operator(
+        self, *, kubeconfig: Path | None = None, ready: bool = True, program: Sequence[str] = (), **settings: Any
+    ) -> Operator:
         """Start an operator; `settings` are its PADDOCK_ variables in lower case."""
         port = free_port()
         values = {
@@ -141,7 +143,7 @@ class Plane:
             **settings,
         }
         environment = {f"PADDOCK_{name.upper()}": str(value) for name, value in values.items()}
-        made = Operator(environment | {"KUBECONFIG": str(kubeconfig or self.kubeconfig)}, port)
+        made = Operator(environment | {"KUBECONFIG": str(kubeconfig or self.kubeconfig)}, port, program)
         self.operators.append(made)
         if ready:
             made.wait_until("ready:")

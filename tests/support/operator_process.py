@@ -15,19 +15,20 @@ from typing import TYPE_CHECKING
 from support.client import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 class Operator:
     """One real operator process."""
 
-    def __init__(self, environment: Mapping[str, str], port: int) -> None:
+    def __init__(self, environment: Mapping[str, str], port: int, program: Sequence[str] = ()) -> None:
+        """Start it; `program` is run in place of the installed one."""
         self.started, self.port = time.monotonic(), port
         self.lines: list[tuple[float, str]] = []
-        program = Path(sys.executable).with_name("paddock-operator")
+        command = list(program) or [str(Path(sys.executable).with_name("paddock-operator"))]
         plain = {name: value for name, value in os.environ.items() if not name.startswith(("PADDOCK_", "KUBERNETES_"))}
         self._process = subprocess.Popen(
-            [str(program)], env=plain | dict(environment), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+            command, env=plain | dict(environment), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

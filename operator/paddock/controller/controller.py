@@ -200,7 +200,11 @@ class Controller:
         if not self._mine(meta["namespace"]):
             return
         key = f"{meta['namespace']}/{meta['name']}"
+        before = self.world.deployments.get(key)
         if self.world.deployments.apply(type_, body):
+            after = self.world.deployments.get(key)
+            if before is not None and after is not None and before.generation != after.generation:
+                self._neighbour_changed()
             if type_ == "DELETED":
                 self.events.forget(key)
                 self.volumes.forget(meta["namespace"])
@@ -216,8 +220,12 @@ class Controller:
             case Label.INSPECT if self._mine(body["metadata"]["namespace"]):
                 self._inspector_event(type_, body)
             case Label.SERVER if self._mine(body["metadata"]["namespace"]):
+                meta = body["metadata"]
+                before = self.world.replicas.get(f"{meta['namespace']}/{meta['name']}")
                 replica = self.world.replicas.apply(type_, body)
                 if replica is not None:
+                    if before is not None and before.serving != replica.serving:
+                        self._neighbour_changed()
                     self._replica_event(type_, replica)
             case _:
                 pass
@@ -305,6 +313,11 @@ class Controller:
             return
         self._wake_pending = True
         asyncio.get_running_loop().call_later(0.05, self._wake_waiting)
+
+    def _neighbour_changed(self) -> None:
+        """One that runs may be asked to leave now that could not be before, where that is allowed at all."""
+        if any(rule.disruption is not None for rule in self.world.rules.values()):
+            self._fleet_changed()
 
     def _wake_waiting(self) -> None:
         self._wake_pending = False

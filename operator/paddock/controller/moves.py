@@ -9,7 +9,6 @@ the agent reports their memory back.
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -73,6 +72,8 @@ class Moves:
         self._recent: dict[tuple[str, str], Promise] = {}
         """Of the last minute, by GPU and time: a GPU object holds only its last one."""
         self._rest_until = 0.0
+        self._one_at_a_time = asyncio.Lock()
+        """Held from the look at who may be disturbed until that is written, so that nobody is counted on twice."""
 
     # -- what a deployment's own pods are asked --------------------------------------------------------------------
 
@@ -135,7 +136,8 @@ class Moves:
             if pause > 0:
                 self._look_again(deployment.key, pause)
                 return None
-            finding = await self._disturb(deployment, pod, request, leave, ask, later)
+            async with self._one_at_a_time:
+                finding = await self._disturb(deployment, pod, request, leave, ask, later)
             if finding is not None:
                 return finding
         finding = await self._keep(deployment, pod, request, leave, ask, later)
@@ -328,7 +330,9 @@ class Moves:
         return [_age(one) for one in (*recent, *([stored] if stored else []))]
 
     def _crew(self, owner: Deployment) -> Crew:
-        serving = Counter(one.number for one in self._world.replicas.of(owner.key) if one.serving and not one.deleting)
+        asked = {one.uid for _, _, one in self._asked()}
+        there = (one for one in self._world.replicas.of(owner.key) if not one.deleting and one.uid not in asked)
+        serving = {one.number for one in there if one.serving}
         most = owner.spec.disruption.max_unavailable if owner.spec is not None else 0
         return Crew(wanted_replicas(owner), len(serving), most)
 
