@@ -5,6 +5,8 @@ SHELL := /bin/bash
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
+# Compiled modules are kept: a second start of any program takes half the time.
+unexport PYTHONDONTWRITEBYTECODE
 export PADDOCK_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/paddock
 
 .PHONY: help setup lock demo test test-pure test-e2e test-long bench check generate build cluster clean-cluster
@@ -75,7 +77,7 @@ test-e2e: cluster ## Tests on the real cluster
 	@$(PYTEST) -m 'e2e and not long' tests
 
 test-long: cluster ## Soaks, long fuzzing, kills
-	@PADDOCK_EXAMPLES=2000 $(PYTEST) tests/core
+	@PADDOCK_EXAMPLES=2000 $(PYTEST) tests/core tests/fuzz
 	$(PYTEST) -m long tests
 
 bench: build ## Tables, and build/bench.json

@@ -26,6 +26,12 @@ EXAMPLES = {
     ),
     "logs": ("paddock logs gemma -f", "paddock logs gemma --replica 1 --previous"),
     "chat": ('paddock chat gemma "Why is the sky blue?"', "paddock chat gemma < question.txt"),
+    "cache": (
+        "paddock cache list",
+        "paddock cache prefetch gemma --select models=yes",
+        "paddock cache verify --node node1",
+        "paddock cache clear --key 5f2b",
+    ),
     "restart": ("paddock restart gemma --wait",),
     "estimate": (
         "paddock estimate model.gguf",

@@ -266,6 +266,11 @@ class FakeApi:
         self.asked: list[tuple[str, JSON, dict[str, str]]] = []
         self.patches: list[tuple[str, JSON]] = []
         self.log_calls: list[tuple[str, int | None, bool]] = []
+        self.claims: list[JSON] = []
+        self.created: list[JSON] = []
+        self.deleted: list[str] = []
+        self.says: dict[str, str] = {}
+        """What a pod prints that is created with this claim."""
 
     @asynccontextmanager
     async def connect(self, _kubeconfig: str | None, _context: str | None) -> AsyncIterator["FakeApi"]:
@@ -285,6 +290,9 @@ class FakeApi:
             meta = one["metadata"]
             if path == f"{GROUP}/namespaces/{meta['namespace']}/modeldeployments/{meta['name']}":
                 return copy.deepcopy(one)
+        for one in self.created:
+            if path.endswith(f"/pods/{one['metadata']['name']}") and name not in self.deleted:
+                return {**one, "status": {"phase": "Succeeded"}}
         kind = "secrets" if "/secrets/" in path else "modeldeployments.paddock.dev"
         raise ApiError(404, "NotFound", f'{kind} "{name}" not found')
 
@@ -292,6 +300,8 @@ class FakeApi:
         self._fail(path)
         if path.endswith("/modeldeployments"):
             found = [one for one in self.deployments if _inside(path, one)]
+        elif path.endswith("/persistentvolumeclaims"):
+            found = [one for one in self.claims if _inside(path, one)]
         elif path.endswith("/pods"):
             found = [one for one in self.pods if _inside(path, one) and _labelled(one, params or {})]
         else:
@@ -308,7 +318,20 @@ class FakeApi:
         self.patches.append((path, body))
         return {}
 
-    async def log(self, namespace: str, pod: str, *, tail: int | None = None, previous: bool = False) -> str:
+    async def create(self, path: str, body: JSON) -> JSON:
+        self._fail(path)
+        self.created.append(copy.deepcopy(body))
+        claim = body["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"]
+        self.logs[body["metadata"]["name"]] = self.says.get(claim, "")
+        return body
+
+    async def delete(self, path: str) -> None:
+        self.deleted.append(path.rsplit("/", 1)[1])
+
+    async def log(
+        self, namespace: str, pod: str, *, tail: int | None = None, previous: bool = False, container: str = "server"
+    ) -> str:
+        assert container == ("server" if pod not in [one["metadata"]["name"] for one in self.created] else "fetch")
         self._fail(f"/api/v1/namespaces/{namespace}/pods/{pod}/log")
         self.log_calls.append((pod, tail, previous))
         return self.logs.get(pod, "")

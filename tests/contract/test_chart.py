@@ -15,6 +15,7 @@ import paddock
 from paddock.api.crd import crds
 from paddock.api.vocabulary import REASONS, VERDICTS, Label
 from paddock.core.images import known_backends
+from paddock.fetch.settings import load_settings as load_fetch_settings
 from support.helm import (
     CHART,
     NAMESPACE,
@@ -42,6 +43,16 @@ EVERYTHING: Object = {
         {"path": "/models", "hostPath": "/srv/models"},
         {"path": "/more", "hostPath": "/mnt/nfs/more"},
     ],
+    "modelCache": {"hostPath": "/srv/cache", "size": "500Gi"},
+    "fetch": {
+        "caBundle": "-----BEGIN CERTIFICATE-----\n",
+        "proxy": "http://proxy.example:3128",
+        "noProxy": ["internal.example", ".cluster.local"],
+        "hub": "https://hub.example",
+        "ollama": "https://ollama.example",
+        "mirrors": {"ghcr.io": "https://mirror.example/ghcr"},
+        "env": {"PADDOCK_FETCH_PATIENCE": "60"},
+    },
     "images": {
         "operator": {"repository": "registry.example:5000/operator", "tag": "9.9"},
         "agent": {"repository": "registry.example:5000/agent"},
@@ -203,6 +214,7 @@ def test_agents_have_no_token_and_only_the_stated_host_access(everything: list[O
         assert [(mounts[name]["mountPath"], path["path"]) for name, path in host.items()] == [
             ("/models", "/srv/models"),
             ("/more", "/mnt/nfs/more"),
+            ("/model-cache", "/srv/cache"),
         ]
         assert all(path["type"] == "DirectoryOrCreate" for path in host.values())
         writable = [name for name, mount in mounts.items() if not mount.get("readOnly")]
@@ -280,6 +292,10 @@ def test_the_operator_gets_what_the_values_say(everything: list[Object]) -> None
         "PADDOCK_AGENT_SECRET": "paddock-agent",
         "PADDOCK_AGENT_TTL": "90",
         "PADDOCK_ALLOWED_IMAGES": "[]",
+        "PADDOCK_CACHE_FOLDER": "/srv/cache",
+        "PADDOCK_CACHE_SIZE": "500Gi",
+        "PADDOCK_FETCH_CERTIFICATES": "-----BEGIN CERTIFICATE-----\n",
+        "PADDOCK_FETCH_ENVIRONMENT": found["PADDOCK_FETCH_ENVIRONMENT"],
         "PADDOCK_IMAGE_PULL_POLICY": "Always",
         "PADDOCK_LEADER_ELECTION": "true",
         "PADDOCK_LEASE_SECONDS": "30",
@@ -300,10 +316,25 @@ def test_the_operator_gets_what_the_values_say(everything: list[Object]) -> None
     assert json.loads(found["PADDOCK_MODEL_ROOTS"] or "") == EVERYTHING["modelRoots"]
 
 
+def test_pods_that_fetch_get_what_the_values_say(everything: list[Object]) -> None:
+    operator = environment(named(everything, "Deployment", "paddock-operator"))
+    told = json.loads(operator["PADDOCK_FETCH_ENVIRONMENT"] or "")
+    assert told == {
+        "PADDOCK_FETCH_PROXY": "http://proxy.example:3128",
+        "PADDOCK_FETCH_NO_PROXY": "internal.example,.cluster.local",
+        "PADDOCK_FETCH_HUB": "https://hub.example",
+        "PADDOCK_FETCH_OLLAMA": "https://ollama.example",
+        "PADDOCK_FETCH_MIRRORS": "ghcr.io=https://mirror.example/ghcr",
+        "PADDOCK_FETCH_PATIENCE": "60",
+    }
+    assert load_fetch_settings(told).patience == 60
+
+
 def test_agents_get_what_the_values_say(everything: list[Object]) -> None:
     agent = of_kind(everything, "DaemonSet")[0]
     assert environment(agent) == {
         "NVIDIA_VISIBLE_DEVICES": "all",
+        "PADDOCK_CACHE_FOLDER": "/model-cache",
         "PADDOCK_CREDENTIALS_FOLDER": "/etc/paddock/agent",
         "PADDOCK_LISTEN": ":19443",
         "PADDOCK_LOG_FORMAT": "json",
@@ -387,6 +418,21 @@ def test_the_operator_may_do_what_it_does_and_no_more() -> None:
     }
 
 
+def test_the_cache_needs_the_same_rights_as_model_roots() -> None:
+    assert operator_rights({"modelRoots": [], "modelCache": {"hostPath": "/srv/cache"}}) == operator_rights()
+
+
+def test_agents_look_at_the_cache_and_write_nothing(everything: list[Object], defaults: list[Object]) -> None:
+    for agent in of_kind(everything, "DaemonSet"):
+        pod = agent["spec"]["template"]["spec"]
+        (mount,) = (one for one in pod["containers"][0]["volumeMounts"] if one["name"] == "cache")
+        assert mount == {"name": "cache", "mountPath": "/model-cache", "readOnly": True}
+        (volume,) = (one for one in pod["volumes"] if one["name"] == "cache")
+        assert volume["hostPath"] == {"path": "/srv/cache", "type": "DirectoryOrCreate"}
+    (agent,) = of_kind(defaults, "DaemonSet")
+    assert "cache" not in [one["name"] for one in agent["spec"]["template"]["spec"]["volumes"]]
+
+
 def test_without_model_roots_there_is_no_right_to_make_volumes() -> None:
     lost = operator_rights() - operator_rights({"modelRoots": []})
     assert lost == {
@@ -465,6 +511,10 @@ def test_roles_of_users(defaults: list[Object], everything: list[Object]) -> Non
         ({"modelRoots": [{"path": "/models"}]}, "at '/modelRoots/0': missing property 'hostPath'"),
         ({"modelRoots": [{"path": "models", "hostPath": "/m"}]}, "at '/modelRoots/0/path': 'models' does not match"),
         ({"modelRoots": [{"path": "/m", "hostPath": "/m/../etc"}]}, "at '/modelRoots/0/hostPath': '/m/../etc' does"),
+        ({"modelCache": {"hostPath": "cache"}}, "at '/modelCache/hostPath': 'anyOf' failed"),
+        ({"modelCache": {"size": "many"}}, "at '/modelCache/size': 'many' does not match"),
+        ({"fetch": {"hub": "https://me:secret@hub.example"}}, "at '/fetch/hub': "),
+        ({"fetch": {"env": {"HOME": "/"}}}, "invalid propertyName 'HOME'"),
         ({"images": {"pullPolicy": "always"}}, "at '/images/pullPolicy': value must be one of 'Always'"),
         ({"images": {"operator": {"tag": "a b"}}}, "at '/images/operator/tag': 'a b' does not match pattern"),
         ({"images": {"operator": None}}, "at '/images': missing property 'operator'"),
@@ -487,6 +537,11 @@ def test_bad_values_are_refused_with_a_message_that_names_them(values: Object, m
 def test_two_pools_of_one_name_are_refused() -> None:
     done = template({"agents": [{"name": "a"}, {"name": "a"}]})
     assert "two entries of agents are named a" in done.stderr
+
+
+def test_no_root_takes_the_place_of_the_cache() -> None:
+    values = {"modelRoots": [{"path": "/model-cache", "hostPath": "/a"}], "modelCache": {"hostPath": "/b"}}
+    assert "the path /model-cache is the cache's" in template(values).stderr
 
 
 def test_two_roots_of_one_path_are_refused() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paddock.api.gpu import DeviceType
-from paddock.api.modeldeployment import AllowIntegrated, DeviceRef, PlacementSpec, Toleration
+from paddock.api.modeldeployment import AllowIntegrated, DeviceRef, PlacementSpec, Policy, Toleration
 from paddock.api.selector import DeviceSelector, Vendor
 from paddock.api.vocabulary import Reason, Verdict
 from paddock.core.filters import allows, names
@@ -551,3 +551,21 @@ def test_a_device_without_limit_takes_whatever_its_owner_answers_for() -> None:
     found = place(Request(need=20 * GIB), where)
     assert isinstance(found, Placement)
     assert found.reason.endswith("the only device that fits; needs 20 GiB of no limit left")
+
+
+# Where the file is
+
+
+def test_among_devices_that_are_alike_one_on_a_node_that_has_the_file_is_taken() -> None:
+    where = fleet(device("a-card", node="a"), device("b-card", node="b"), device("c-card", node="c"))
+    assert chosen(SMALL, where) == "a-card"
+    found = place(replace(SMALL, near_nodes=frozenset({"b", "c"})), where)
+    assert isinstance(found, Placement)
+    assert found.node == "b"
+    assert "one whose node has the model file among equals" in found.reason
+
+
+def test_a_file_on_the_node_does_not_outweigh_the_policy() -> None:
+    where = fleet(device("a-card", node="a", free=8 * GIB, total=8 * GIB), device("b-card", node="b"))
+    request = replace(SMALL, near_nodes=frozenset({"b"}), policy=Policy.BEST_FIT)
+    assert chosen(request, where) == "a-card"

@@ -42,12 +42,13 @@ def models(node: str) -> Path:
     return folder
 
 
-def write_tiny(path: Path) -> None:
-    """Write a model of some hundred kilobytes that llama-server loads and talks nonsense with."""
+def write_tiny(path: Path, *, author: str = "tests") -> None:
+    """Write a model of some hundred kilobytes that llama-server loads and talks nonsense with; each author's is new."""
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581", "a", "b"]
     tokens += [f"word{number}" for number in range(288 - len(tokens))]
     kinds = [2, 3, 3] + [6] * 256 + [1] * (288 - 259)
     tokenizer: dict[str, Value] = {
+        "general.author": author,
         "tokenizer.ggml.model": "llama",
         "tokenizer.ggml.tokens": tokens,
         "tokenizer.ggml.scores": [0.0] * 288,

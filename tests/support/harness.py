@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from cluster.settings import REPOSITORY, Programs, cache_folder
+from paddock.api.report import CachedModel
 from support.apiserver import ApiServer, api_server
 from support.client import JSON, Client, T, eventually
 from support.helm import NAMESPACE, render
@@ -180,15 +181,20 @@ class Plane:
         labels: Mapping[str, str] | None = None,
         agent: bool = True,
         announced: bool = True,
+        cached: Sequence[str] | None = None,
         **spec: Any,
     ) -> PretendNode:
-        """Add a node with these devices; its agent has the model `MODEL`. Not `announced`: no Node object yet."""
+        """Add a node with these devices; its agent has the model `MODEL`. Not `announced`: no Node object yet.
+
+        `cached` are the keys of what is in the node's cache, if it has one.
+        """
         self._serial += 1
         address = f"127.{self.network}.{self._serial // 250}.{self._serial % 250 + 1}"
         folder = self.credentials()
         self.kubelet.folder = folder
         made = PretendAgent(name, address, self.agent_port, folder)
         made.headers[MODEL] = summary()
+        made.cache = None if cached is None else [CachedModel(key=key, bytes=1) for key in cached]
 
         async def start() -> web.AppRunner:
             made.report(devices, faults)
@@ -236,6 +242,16 @@ class Plane:
 
         async def post() -> None:
             self.nodes[node].agent.report(devices, faults)
+
+        self.background.call(post())
+
+    def cache(self, node: str, *keys: str) -> None:
+        """Have a node's agent report that its cache holds these contents."""
+
+        async def post() -> None:
+            agent = self.nodes[node].agent
+            agent.cache = [CachedModel(key=key, bytes=1) for key in keys]
+            agent.report(agent.board.posting.report.devices if agent.board.posting is not None else [])
 
         self.background.call(post())
 
@@ -301,7 +317,9 @@ def write_kubeconfig(path: Path, server: ApiServer, token: str) -> Path:
     config = {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": "c", "cluster": {"server": server.url, "insecure-skip-tls-verify": True}}],
+        "clusters": [
+            {"name": "c", "cluster": {"server": server.url, "certificate-authority": str(server.certificate)}}
+        ],
         "users": [{"name": "u", "user": {"token": token}}],
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
         "current-context": "c",

@@ -53,6 +53,23 @@ GOOD: dict[str, Manifest] = {
     "minimal": deployment(),
     "name-of-40": deployment("a" * 40),
     "claim-source": source("pvc://models/folder/gemma.gguf"),
+    "hub-file": source("hf://ggml-org/gemma-3-270m-it-GGUF/gemma-3-270m-it-Q8_0.gguf"),
+    "hub-revision-and-folder": source("hf://org/repo@refs%2Fpr%2F1/folder/x-00001-of-00003.gguf"),
+    "hub-quantization": source("hf://org/repo:Q4_K_M"),
+    "web-source-with-port-and-query": source("https://files.example:8443/a/x.gguf?signature=abc"),
+    "bucket-source": source("s3://models/a/x.gguf"),
+    "registry-source": source("oci://registry.example:5000/models/gemma:1"),
+    "registry-digest-and-file": source(f"oci://registry.example/gemma@sha256:{'a' * 64}/x.gguf"),
+    "ollama-source": source("ollama://gemma3:270m"),
+    "every-model-field": deployment(
+        model={
+            "source": "hf://org/repo:Q4_K_M",
+            "secretRef": {"name": "hub"},
+            "sha256": "0" * 64,
+            "prefetch": {"nodeSelector": {"gpu": "true"}},
+        }
+    ),
+    "cached-in-a-claim": deployment(model={"source": "gs://b/x.gguf", "cache": {"claim": "models"}}),
     "double-dots-in-a-file-name": source("file:///models/gemma..v2.gguf"),
     "every-serving-field": serving(
         contextLength=32768,
@@ -116,7 +133,7 @@ BAD: dict[str, Bad] = {
     "no-model": Bad({**deployment(), "spec": {}}, "spec.model: Required value"),
     "source-empty": Bad(source(""), "spec.model.source"),
     "source-is-a-plain-path": Bad(source("/models/gemma.gguf"), "source must be file:///PATH"),
-    "source-of-unknown-scheme": Bad(source("https://example.com/gemma.gguf"), "source must be file:///PATH"),
+    "source-of-unknown-scheme": Bad(source("ftp://example.com/gemma.gguf"), "source must be file:///PATH"),
     "source-with-host": Bad(source("file://models/gemma.gguf"), "source must be file:///PATH"),
     "source-climbs": Bad(source("file:///models/../etc/shadow"), "source must not contain . or .. segments"),
     "source-is-a-folder": Bad(source("file:///models/"), "source must name a file, not a folder"),
@@ -124,6 +141,22 @@ BAD: dict[str, Bad] = {
     "source-with-newline": Bad(source("file:///models/x\n--rpc"), "printable ASCII without spaces"),
     "source-claim-without-path": Bad(source("pvc://claim"), "a pvc source is pvc://CLAIM/PATH"),
     "source-claim-in-capitals": Bad(source("pvc://Claim/x.gguf"), "a pvc source is pvc://CLAIM/PATH"),
+    "hub-without-file": Bad(source("hf://org/repo"), "an hf source is hf://ORG/REPO[@REVISION]/FILE.gguf or"),
+    "hub-other-file": Bad(source("hf://org/repo/model.safetensors"), "an hf source is hf://ORG/REPO"),
+    "web-with-password": Bad(source("https://me:secret@files.example/x.gguf"), "belong in the Secret of"),
+    "bucket-without-key": Bad(source("s3://models"), "an object is s3://BUCKET/KEY"),
+    "registry-without-name": Bad(source("oci://registry.example"), "an oci source is oci://REGISTRY/NAME:TAG"),
+    "plain-http": Bad(source("http://files.example/x.gguf"), "source must be file:///PATH"),
+    "checksum-of-a-file": Bad(
+        deployment(model={"source": "file:///models/x.gguf", "sha256": "0" * 64}), "are for sources that are fetched"
+    ),
+    "checksum-in-capitals": Bad(
+        deployment(model={"source": "s3://b/x.gguf", "sha256": "A" * 64}), "sha256 is 64 lower-case hexadecimal digits"
+    ),
+    "prefetch-into-a-claim": Bad(
+        deployment(model={"source": "s3://b/x.gguf", "cache": {"claim": "c"}, "prefetch": {}}),
+        "prefetch fills the nodes' own cache",
+    ),
     "source-too-long": Bad(source("file:///models/" + "x" * 1024), "Too long"),
     "context-zero": Bad(serving(contextLength=0), "should be greater than or equal to 1"),
     "context-negative": Bad(serving(contextLength=-4096), "should be greater than or equal to 1"),

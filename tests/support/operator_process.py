@@ -26,7 +26,9 @@ class Operator:
         self.started, self.port = time.monotonic(), port
         self.lines: list[tuple[float, str]] = []
         command = list(program) or [str(Path(sys.executable).with_name("paddock-operator"))]
-        plain = {name: value for name, value in os.environ.items() if not name.startswith(("PADDOCK_", "KUBERNETES_"))}
+        # As in its image, its modules are compiled beforehand, whatever the environment says of that.
+        ours = ("PADDOCK_", "KUBERNETES_", "PYTHONDONTWRITEBYTECODE")
+        plain = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         self._process = subprocess.Popen(
             command, env=plain | dict(environment), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
         )

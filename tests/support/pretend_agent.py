@@ -10,6 +10,7 @@ from paddock.agent.lister import Statistics
 from paddock.agent.server import Api, HeaderPool, start_server
 from paddock.agent.settings import Settings
 from paddock.api.report import (
+    CachedModel,
     Fault,
     GgmlType,
     HeaderAnswer,
@@ -77,6 +78,8 @@ class PretendAgent:
         self.board = Board()
         self.headers: dict[str, HeaderSummary | HeaderFault] = {}
         self.reads: list[str] = []
+        self.cache: list[CachedModel] | None = None
+        """What the node's cache holds; None without one."""
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
@@ -88,7 +91,7 @@ class PretendAgent:
             self.board.post(posting.report)
         settings = Settings(listen=f"{self.address}:{self._port}", credentials_folder=self._folder)
         credentials = Credentials(self._folder)
-        pool = HeaderPool(self._read, ("/models",), 10)
+        pool = HeaderPool(self._read, ("/models", "/model-cache"), 10)
         api = Api(self.board, Statistics(), credentials, pool)
         self._runner, _ = await start_server(api, settings, credentials)
 
@@ -112,6 +115,7 @@ class PretendAgent:
                 driver_version="570.133.07",
                 cuda_version="12.8",
                 model_roots=["/models"],
+                cache=self.cache,
             )
         )
 

@@ -70,6 +70,10 @@ class Behaviour:
     """Seconds that a pod takes to end."""
     summary: str = ""
     """What an inspector pod prints."""
+    fetch_log: str = ""
+    """What the container prints that fetches files; it runs as long as this is not empty."""
+    fetch_failure: str = ""
+    """Last words of that container when it fails."""
 
 
 @dataclass
@@ -205,12 +209,32 @@ class PretendKubelet:
         if pod["metadata"]["labels"].get("app.kubernetes.io/component") == "model-inspector":
             if behaviour.up:
                 await self._patch(pod, {"phase": "Succeeded", "containerStatuses": [_ended("inspect", 0)]})
+        elif pod["metadata"]["labels"].get("app.kubernetes.io/component") == "model-fetcher":
+            await self._fetch_ahead(pod, behaviour)
+        elif "initContainers" in pod["spec"] and (behaviour.fetch_log or behaviour.fetch_failure):
+            await self._fetch(pod, behaviour)
         elif behaviour.refused > 0:
             behaviour.refused -= 1
             message = "Allocate failed due to no healthy devices"
             await self._patch(pod, {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": message})
         else:
             await self._run_container(pod, restarts=0, ready=behaviour.up)
+
+    async def _fetch_ahead(self, pod: Pod, behaviour: Behaviour) -> None:
+        failed = bool(behaviour.fetch_failure)
+        ended = _ended("fetch", 3 if failed else 0)
+        ended["state"]["terminated"]["message"] = behaviour.fetch_failure
+        await self._patch(pod, {"phase": "Failed" if failed else "Succeeded", "containerStatuses": [ended]})
+
+    async def _fetch(self, pod: Pod, behaviour: Behaviour) -> None:
+        """Have the container run, or fail; the API server is told once."""
+        one = _ended("fetch", 3)
+        one["state"]["terminated"]["message"] = behaviour.fetch_failure
+        if not behaviour.fetch_failure:
+            one["state"] = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
+        known = pod.get("status", {}).get("initContainerStatuses") or [{}]
+        if known[0].get("state") != one["state"]:
+            await self._patch(pod, {"initContainerStatuses": [one]})
 
     async def _run_container(self, pod: Pod, *, restarts: int, ready: bool) -> None:
         truth = "True" if ready else "False"
@@ -230,7 +254,9 @@ class PretendKubelet:
             {"type": "Ready", "status": "False"},
         ]
         address = self.nodes.get(pod["spec"]["nodeName"], "127.0.0.1")
-        status = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}
+        status: Pod = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}
+        if "initContainers" in pod["spec"]:
+            status["initContainerStatuses"] = [_ended("fetch", 0)]
         await self._patch(pod, status | {"containerStatuses": [container], "conditions": conditions})
 
     async def _follow_gate(self, pod: Pod) -> None:
@@ -293,7 +319,9 @@ class PretendKubelet:
         if behaviour.log_errors > 0:
             behaviour.log_errors -= 1
             return web.Response(status=500, text="the container runtime does not answer")
-        text = behaviour.summary if request.match_info["container"] == "inspect" else behaviour.log(pod)
+        container = request.match_info["container"]
+        said = {"inspect": behaviour.summary, "fetch": behaviour.fetch_log}
+        text = said[container] if container in said else behaviour.log(pod)
         return web.Response(text=text[: int(request.query.get("limitBytes", "1000000000"))])
 
 

@@ -27,7 +27,7 @@ ones. The agents have none.
   verbs: [get, create]
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
-  verbs: [get{{ if .Values.modelRoots }}, create, delete{{ end }}]
+  verbs: [get{{ if or .Values.modelRoots .Values.modelCache.hostPath }}, create, delete{{ end }}]
 - apiGroups: [""]
   resources: [events]
   verbs: [create]
@@ -48,10 +48,10 @@ ones. The agents have none.
   resources: [nodes]
   verbs: [list, watch]
 # where claims can be mounted, and the volumes through which servers read model roots: who may create volumes can write
-# to nodes, so without roots there is no such right
+# to nodes, so without roots and cache there is no such right
 - apiGroups: [""]
   resources: [persistentvolumes]
-  verbs: [get{{ if .Values.modelRoots }}, list, create, delete{{ end }}]
+  verbs: [get{{ if or .Values.modelRoots .Values.modelCache.hostPath }}, list, create, delete{{ end }}]
 - apiGroups: [node.k8s.io]
   resources: [runtimeclasses]
   verbs: [list]

@@ -10,6 +10,10 @@ Environment given in values comes first, so that every setting can be reached.
   "PADDOCK_AGENT_SECRET" "paddock-agent"
   "PADDOCK_AGENT_TTL" (int .Values.operator.agentTtlSeconds | toString)
   "PADDOCK_ALLOWED_IMAGES" (.Values.images.allowed | toJson)
+  "PADDOCK_CACHE_FOLDER" .Values.modelCache.hostPath
+  "PADDOCK_CACHE_SIZE" .Values.modelCache.size
+  "PADDOCK_FETCH_CERTIFICATES" .Values.fetch.caBundle
+  "PADDOCK_FETCH_ENVIRONMENT" (include "paddock.fetchEnv" . | fromYaml | toJson)
   "PADDOCK_HOST_BUDGET" .Values.server.hostBudget
   "PADDOCK_IMAGE_PULL_POLICY" .Values.images.pullPolicy
   "PADDOCK_LEADER_ELECTION" "true"
@@ -27,6 +31,19 @@ Environment given in values comes first, so that every setting can be reached.
 {{- merge (dict) .Values.operator.env $own | toYaml -}}
 {{- end }}
 
+{{/* What pods that fetch models are told; only what differs from the program's own defaults. */}}
+{{- define "paddock.fetchEnv" -}}
+{{- $mirrors := list -}}
+{{- range $registry, $address := .Values.fetch.mirrors }}{{ $mirrors = append $mirrors (printf "%s=%s" $registry $address) }}{{ end -}}
+{{- $own := dict -}}
+{{- with .Values.fetch.proxy }}{{ $_ := set $own "PADDOCK_FETCH_PROXY" . }}{{ end -}}
+{{- with .Values.fetch.noProxy }}{{ $_ := set $own "PADDOCK_FETCH_NO_PROXY" (join "," .) }}{{ end -}}
+{{- with .Values.fetch.hub }}{{ $_ := set $own "PADDOCK_FETCH_HUB" . }}{{ end -}}
+{{- with .Values.fetch.ollama }}{{ $_ := set $own "PADDOCK_FETCH_OLLAMA" . }}{{ end -}}
+{{- with $mirrors }}{{ $_ := set $own "PADDOCK_FETCH_MIRRORS" (join "," .) }}{{ end -}}
+{{- merge (dict) .Values.fetch.env $own | toYaml -}}
+{{- end }}
+
 {{/* (list $ pool) */}}
 {{- define "paddock.agentEnv" -}}
 {{- $root := index . 0 -}}
@@ -40,6 +57,7 @@ Environment given in values comes first, so that every setting can be reached.
   "PADDOCK_LOG_LEVEL" $root.Values.log.level
   "PADDOCK_MODEL_ROOTS" (join "," $paths)
 -}}
+{{- if $root.Values.modelCache.hostPath }}{{ $_ := set $own "PADDOCK_CACHE_FOLDER" "/model-cache" }}{{ end -}}
 {{- with $pool.libraryFolder }}{{ $_ := set $own "PADDOCK_LIBRARY_FOLDER" . }}{{ end -}}
 {{- merge (dict) ($pool.env | default dict) $own | toYaml -}}
 {{- end }}
@@ -53,6 +71,7 @@ Environment given in values comes first, so that every setting can be reached.
 {{- end -}}
 {{- $paths := list -}}
 {{- range .Values.modelRoots -}}
+{{- if and $.Values.modelCache.hostPath (eq .path "/model-cache") }}{{ fail "modelRoots: the path /model-cache is the cache's" }}{{ end -}}
 {{- if has .path $paths }}{{ fail (printf "two entries of modelRoots have the path %s" .path) }}{{ end -}}
 {{- $paths = append $paths .path -}}
 {{- end -}}

@@ -20,6 +20,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from paddock.agent.board import Board
+from paddock.agent.cached import list_cache
 from paddock.agent.processes import Outcome, Runner
 from paddock.agent.settings import Settings
 from paddock.api.report import Fault, GgmlType, Library, NodeReport
@@ -144,7 +145,10 @@ class Lister:
     async def refresh(self) -> bool:
         """Read the driver's cards alone and post the report; False when they are other cards than before."""
         if self._driver.state == "absent" and self._driver_failure is None:
-            return True  # the driver's library is put into a container when that starts, or never
+            # The driver's library is put into a container when that starts, or never.
+            if self._settings.cache_folder is not None:
+                self._post()
+            return True
         before = self._driver.signature
         self.statistics.memory_reads += 1
         try:
@@ -226,6 +230,7 @@ class Lister:
             cuda_version=self._driver.cuda_version,
             architecture=_ARCHITECTURES.get(platform.machine(), platform.machine()),
             model_roots=list(self._settings.model_roots),
+            cache=list_cache(self._settings.cache_folder),
             boot_id=self._boot_id,
         )
         if self._board.post(report):

@@ -51,6 +51,8 @@ class Settings(BaseModel):
         BeforeValidator(_split),
     ] = ()
     """Absolute folders below which model headers are read, separated by colons or commas."""
+    cache_folder: Path | None = None
+    """Folder of the node's cache of fetched models; headers below it are read, too."""
     credentials_folder: Path = Path("/etc/paddock/agent")
     """Folder of tls.crt, tls.key and token; each is read again when it changes."""
     listen: Annotated[

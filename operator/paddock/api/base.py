@@ -1,7 +1,10 @@
 """The base of every model at a border: frozen, camelCase outside, snake_case inside."""
 
+from typing import Any, Self
+
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
+from typing_extensions import override
 
 
 class Model(BaseModel):
@@ -14,6 +17,11 @@ class Model(BaseModel):
         extra="ignore",
         use_attribute_docstrings=True,
     )
+
+    @override
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        """Give itself: pydantic copies every default that is a model, at every reading."""
+        return self
 
     def to_dict(self) -> dict[str, object]:
         """Give the JSON form: camelCase keys, absent values left out."""

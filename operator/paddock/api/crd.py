@@ -144,6 +144,7 @@ MODEL_DEPLOYMENT = Kind(
         Column("Placed", _condition(ConditionType.PLACED)),
         Column("Verified", _condition(ConditionType.VERIFIED)),
         Column("Available", _condition(ConditionType.AVAILABLE)),
+        Column("Fetched", ".status.model.progress.text"),
         Column("Age", ".metadata.creationTimestamp", "date"),
         Column("Policy", ".spec.placement.policy", wide=True),
         Column("Priority", ".spec.priority", "integer", wide=True),

@@ -9,6 +9,7 @@ from paddock.api.base import Model
 from paddock.api.disruption import Disruption, DisruptionSpec, LastDevice
 from paddock.api.queue import Queue, Shortage
 from paddock.api.selector import ATOMIC, PCI_PATTERN, DeviceSelector, Preference, Quantity, like, rules
+from paddock.api.source import MODEL_RULES, SOURCE_RULES, ModelCache, ModelStatus, Prefetch, SecretName, Sha256
 
 MAX_NAME = 40
 """Longest name of a ModelDeployment: its Service has the same name, its pods add a revision and a number."""
@@ -93,30 +94,24 @@ GpuLayers = Annotated[
     ),
 ]
 
-SOURCE_RULES = rules(
-    (
-        "self.startsWith('file:///') || self.startsWith('pvc://')",
-        "source must be file:///PATH (a folder that the administrator declared) or pvc://CLAIM/PATH",
-    ),
-    (
-        "!self.contains('/../') && !self.endsWith('/..') && !self.contains('/./')",
-        "source must not contain . or .. segments",
-    ),
-    ("!self.endsWith('/')", "source must name a file, not a folder"),
-    (
-        "!self.startsWith('pvc://') || self.matches('^pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[^/].*$')",
-        "a pvc source is pvc://CLAIM/PATH: the claim's name, then the path of the file in it",
-    ),
-    ("self.matches('^[!-~]+$')", "source must be printable ASCII without spaces"),
-)
-
 
 class ModelSpec(Model):
     """Which model."""
 
+    model_config = {"json_schema_extra": MODEL_RULES}
+
     source: Annotated[str, Field(max_length=1024, min_length=1, json_schema_extra=SOURCE_RULES)]
     """Where the GGUF file is: `file:///models/x.gguf` (a folder on the nodes that the administrator declared as model
-    root) or `pvc://claim/path/x.gguf` (a PersistentVolumeClaim of the same namespace)."""
+    root), `pvc://claim/path/x.gguf` (a PersistentVolumeClaim of the same namespace), or where it is fetched from:
+    `hf://`, `https://`, `s3://`, `gs://`, `az://`, `oci://`, `ollama://`; docs/models.md explains each."""
+    secret_ref: SecretName | None = None
+    """Secret with what the source asks for: a token, keys, or a registry's login."""
+    sha256: Sha256 | None = None
+    """What the fetched file must be; of a source of several files, the first."""
+    cache: ModelCache | None = None
+    """A claim in which fetched files are kept. By default the cache of the node, where the administrator has one."""
+    prefetch: Prefetch | None = None
+    """Nodes that get the files before a replica is there. A change moves nothing that runs."""
 
 
 class SecretKeyRef(Model):
@@ -474,6 +469,8 @@ class ModelDeploymentStatus(Model):
     """URL inside the cluster, OpenAI-compatible."""
     need: Need | None = None
     """Memory that one replica needs."""
+    model: ModelStatus | None = None
+    """What is known of the model's files."""
     shortage: Shortage | None = None
     """While a replica waits for memory: where it came nearest to a device, what is missing, and who holds it."""
     queue: Queue | None = None

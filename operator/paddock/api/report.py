@@ -75,6 +75,15 @@ class Library(Model):
     """ggml_commit()."""
 
 
+class CachedModel(Model):
+    """The files of one model in the node's cache."""
+
+    key: str
+    """Names the content, as in an Origin."""
+    bytes: Annotated[int, Field(ge=0)]
+    """Of all files."""
+
+
 class NodeReport(Model):
     """Answer of `GET /v1/devices`."""
 
@@ -94,6 +103,8 @@ class NodeReport(Model):
     """Processor of the node, as in image names."""
     model_roots: list[str] = []
     """Folders below which `GET /v1/header` reads."""
+    cache: list[CachedModel] | None = None
+    """What the node's cache holds whole, by key; None without a cache."""
     boot_id: str | None = None
     """Changes with each boot of the node."""
 
@@ -142,6 +153,8 @@ class HeaderSummary(Model):
     """general.architecture."""
     name: str | None = None
     """general.name."""
+    license: str | None = None
+    """general.license."""
     file_bytes: int
     """Size of the file, or of all parts of a split one."""
     file_type: int | None = None

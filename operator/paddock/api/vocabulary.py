@@ -29,6 +29,8 @@ class Label:
     """Value of COMPONENT on the short pods that read a GGUF header from a claim."""
     SERVER = "model-server"
     """Value of COMPONENT on pods that serve a model."""
+    FETCH = "model-fetcher"
+    """Value of COMPONENT on the short pods that fetch a model's files before a server is there."""
     MODEL_ROOT = f"{GROUP}/model-root"
     """Hash of the model root that a PersistentVolume and its claim give access to."""
 
@@ -46,6 +48,12 @@ class Annotation:
     """On a ModelDeployment: any new value rolls every replica once (`paddock restart`)."""
     HOST_BUDGET = f"{GROUP}/host-budget"
     """On a Node: host memory that models may have there: Auto, Unlimited or a quantity."""
+    NODE = f"{GROUP}/node"
+    """On a claim of a node's cache: the node."""
+    TRUSTED = f"{GROUP}/trusted-certificates"
+    """On a Pod that fetches: certificates that it trusts beside the usual ones, as PEM."""
+    FETCHES = f"{GROUP}/fetches"
+    """On a Pod that fetches beforehand: which source, for which node."""
     REPLICA = f"{GROUP}/replica"
     """On a Pod: the number of the replica, from 0."""
 
@@ -119,6 +127,15 @@ class Reason(StrEnum):
     MODEL_UNSUPPORTED = "ModelUnsupported"
     CLAIM_NOT_FOUND = "ClaimNotFound"
     INSPECTION_FAILED = "InspectionFailed"
+    # fetching it
+    FETCHING = "Fetching"
+    UNAUTHORIZED = "Unauthorized"
+    UNTRUSTED = "Untrusted"
+    OUT_OF_SPACE = "OutOfSpace"
+    UNREACHABLE = "Unreachable"
+    CORRUPT = "Corrupt"
+    FETCH_FAILED = "FetchFailed"
+    NO_CACHE = "NoCache"
     # placement
     NO_DEVICE = "NoDevice"
     INSUFFICIENT_MEMORY = "InsufficientMemory"
@@ -233,6 +250,38 @@ REASONS: dict[Reason, Entry] = {
     Reason.INSPECTION_FAILED: Entry(
         "The pod that reads the header from the claim failed or never ran.",
         "See the message and the Events of the inspector pod.",
+    ),
+    Reason.FETCHING: Entry(
+        "The model's files are fetched to the node; status.model.progress has per cent and speed.",
+        "Wait; `paddock logs NAME` shows the server once the files are there.",
+    ),
+    Reason.UNAUTHORIZED: Entry(
+        "The source refuses the credentials, or asks for some (HTTP 401 or 403).",
+        "Put a valid token or key into the Secret that spec.model.secretRef names; for a gated model accept its terms first. It is tried again with growing pauses.",
+    ),
+    Reason.UNTRUSTED: Entry(
+        "The source's certificate is not trusted, or it leads to an address that is not allowed.",
+        "Add the certificate authority to `fetch.caBundle` in the chart's values, or correct the source.",
+    ),
+    Reason.OUT_OF_SPACE: Entry(
+        "The cache has less room than the files need; the message has both numbers.",
+        "Free space on the node (`paddock cache clear`), raise `modelCache.size`, or use a larger claim. It is tried again by itself.",
+    ),
+    Reason.UNREACHABLE: Entry(
+        "The source does not answer, or breaks off again and again. What was fetched is kept, and the rest is tried again.",
+        "Check name, network policy, `fetch.proxy`, `fetch.hub` and `fetch.mirrors` in the chart's values.",
+    ),
+    Reason.CORRUPT: Entry(
+        "What was fetched is not what it should be: checksum, length or structure differ. Nothing of it is served.",
+        "Compare spec.model.sha256 with the source's; fetch it by hand to see whether the source is damaged.",
+    ),
+    Reason.FETCH_FAILED: Entry(
+        "The container that fetches the files failed for another reason; the message has its last words.",
+        "See the log of the container `fetch` of the pod.",
+    ),
+    Reason.NO_CACHE: Entry(
+        "The source has to be fetched, and there is no place for it.",
+        "Name a claim in spec.model.cache.claim, or ask the administrator for `modelCache.hostPath` in the chart's values.",
     ),
     Reason.NO_DEVICE: Entry(
         "No device passes the filters; the message counts the verdicts.",

@@ -34,8 +34,18 @@ class Api(Protocol):
         """Change an object by a merge patch."""
         ...
 
-    async def log(self, namespace: str, pod: str, *, tail: int | None = None, previous: bool = False) -> str:
-        """Read the server's log."""
+    async def create(self, path: str, body: JSON) -> JSON:
+        """Create an object."""
+        ...
+
+    async def delete(self, path: str) -> None:
+        """Delete an object; one that is gone already is no error."""
+        ...
+
+    async def log(
+        self, namespace: str, pod: str, *, tail: int | None = None, previous: bool = False, container: str = CONTAINER
+    ) -> str:
+        """Read the server's log, or another container's."""
         ...
 
     def follow(self, namespace: str, pod: str, *, tail: int | None = None) -> AsyncIterator[str]:
@@ -128,9 +138,19 @@ class _ClusterApi:
         with _translated():
             return await self._cluster.patch(path, body)
 
-    async def log(self, namespace: str, pod: str, *, tail: int | None = None, previous: bool = False) -> str:
+    async def create(self, path: str, body: JSON) -> JSON:
         with _translated():
-            return await self._cluster.log(namespace, pod, CONTAINER, tail_lines=tail, previous=previous)
+            return await self._cluster.post(path, body)
+
+    async def delete(self, path: str) -> None:
+        with _translated():
+            await self._cluster.delete(path)
+
+    async def log(
+        self, namespace: str, pod: str, *, tail: int | None = None, previous: bool = False, container: str = CONTAINER
+    ) -> str:
+        with _translated():
+            return await self._cluster.log(namespace, pod, container, tail_lines=tail, previous=previous)
 
     async def follow(self, namespace: str, pod: str, *, tail: int | None = None) -> AsyncIterator[str]:
         with _translated():

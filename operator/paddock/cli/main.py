@@ -14,7 +14,7 @@ from typer.main import get_command
 from paddock import __version__
 from paddock.api.modeldeployment import Policy
 from paddock.cli import asking
-from paddock.cli.output import Backend, CacheName, Flash, Output, complain
+from paddock.cli.output import Backend, CacheAction, CacheName, Flash, Output, complain
 from paddock.cli.problem import ApiError, Problem, problem_of
 from paddock.cli.target import Environment, Session, Target, targeted
 
@@ -90,6 +90,43 @@ def logs(
     from paddock.cli.logs import logs as work
 
     target.run(lambda session: work(session, name, follow=follow, replica=replica, previous=previous, tail=tail))
+
+
+@app.command()
+@targeted
+def cache(  # noqa: PLR0913, PLR0917 one parameter for each option
+    target: Target,
+    action: Annotated[
+        CacheAction, typer.Argument(metavar="|".join(CacheAction), help="What to do.", show_default=False)
+    ],
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="prefetch: name of a ModelDeployment.", show_default=False)
+    ] = None,
+    node: Annotated[
+        list[str] | None, typer.Option(metavar="NODE", help="Only the cache of this node; may be repeated.")
+    ] = None,
+    key: Annotated[
+        list[str] | None, typer.Option(metavar="KEY", help="verify, clear: only this content; may be repeated.")
+    ] = None,
+    select: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LABEL=VALUE", help="prefetch: only nodes with this label; may be repeated."),
+    ] = None,
+    image: Annotated[
+        str | None, typer.Option(metavar="IMAGE", help="Image of the pods; by default the agent's.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="How long the pods may take.")] = 600,
+    output: ShortForm = Output.TABLE,
+) -> None:
+    """Look after the nodes' caches of fetched models: list or verify them, clear what nothing uses, fetch beforehand.
+
+    list, verify and clear start a short pod in the namespace on each node whose cache the namespace uses; prefetch
+    writes spec.model.prefetch of a ModelDeployment, and the operator starts the pods.
+    """
+    from paddock.cli.cache import Asked, work
+
+    asked = Asked(action, node or [], key or [], select or [], image, timeout)
+    target.run(lambda session: work(session, asked, name, output))
 
 
 @app.command()

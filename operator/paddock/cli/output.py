@@ -27,6 +27,15 @@ class CacheName(StrEnum):
     Q5_1 = "q5_1"
 
 
+class CacheAction(StrEnum):
+    """What `paddock cache` does."""
+
+    LIST = "list"
+    PREFETCH = "prefetch"
+    CLEAR = "clear"
+    VERIFY = "verify"
+
+
 class Flash(StrEnum):
     """When FlashAttention is used."""
 

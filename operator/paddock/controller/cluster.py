@@ -14,16 +14,20 @@ from typing import Any, Self
 from urllib.parse import quote, urlencode
 
 import aiohttp
+from pydantic_core import from_json
 
 from paddock.api.vocabulary import GROUP, VERSION
 
-# kubernetes/__init__.py imports the whole synchronous client, a quarter of the time of a start; its submodules can be
-# imported without it.
-if "kubernetes" not in sys.modules and (_spec := importlib.util.find_spec("kubernetes")) is not None:
-    sys.modules["kubernetes"] = importlib.util.module_from_spec(_spec)
-from kubernetes.aio import config
+# These packages import the whole client, synchronous and not, and what reads kubeconfigs: half the time of a start.
+# Their submodules can be imported without them.
+if "kubernetes" not in sys.modules:
+    for _package in ("kubernetes", "kubernetes.aio", "kubernetes.aio.config", "kubernetes.aio.utils"):
+        if (_spec := importlib.util.find_spec(_package)) is not None:
+            sys.modules[_package] = importlib.util.module_from_spec(_spec)
 from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
+from kubernetes.aio.config.config_exception import ConfigException
+from kubernetes.aio.config.incluster_config import load_incluster_config
 
 JSON = dict[str, Any]
 MERGE = "application/merge-patch+json"
@@ -83,14 +87,20 @@ async def configuration(kubeconfig: str | None = None, context: str | None = Non
     try:
         if kubeconfig is None and context is None:
             try:
-                config.load_incluster_config(client_configuration=result)  # type: ignore[no-untyped-call]
-            except config.ConfigException:
-                await config.load_kube_config(client_configuration=result)  # type: ignore[no-untyped-call]
+                load_incluster_config(client_configuration=result)  # type: ignore[no-untyped-call]
+            except ConfigException:
+                await _load_kubeconfig(result, None, None)
         else:
-            await config.load_kube_config(kubeconfig, context, client_configuration=result)  # type: ignore[no-untyped-call]
-    except (config.ConfigException, OSError) as error:
+            await _load_kubeconfig(result, kubeconfig, context)
+    except (ConfigException, OSError) as error:
         raise ClusterError(0, "NoKubeconfig", f"no cluster configuration: {error}") from error
     return result
+
+
+async def _load_kubeconfig(result: Configuration, path: str | None, context: str | None) -> None:
+    from kubernetes.aio.config.kube_config import load_kube_config  # noqa: PLC0415 no pod needs it
+
+    await load_kube_config(path, context, client_configuration=result)  # type: ignore[no-untyped-call]
 
 
 class Cluster:
@@ -283,7 +293,7 @@ def _with(path: str, params: Mapping[str, str] | None) -> str:
 
 def _parse(data: bytes) -> JSON:
     try:
-        value = json.loads(data)
+        value = from_json(data, cache_strings="keys")
     except ValueError as error:
         raise ClusterError(0, "BadAnswer", f"the API server's answer is no JSON: {data[:200]!r}") from error
     if not isinstance(value, dict):

@@ -46,7 +46,7 @@ FIRST_RESYNCS = (2.0, 8.0)
 """Seconds from the start to the first full comparison, and from that to the second."""
 RESYNC_STEP = 5.0
 """Most seconds between two looks at what is due."""
-POD_SELECTOR = f"{Label.COMPONENT} in ({Label.NODE_AGENT},{Label.SERVER},{Label.INSPECT})"
+POD_SELECTOR = f"{Label.COMPONENT} in ({Label.NODE_AGENT},{Label.SERVER},{Label.INSPECT},{Label.FETCH})"
 
 
 class Controller:
@@ -217,7 +217,7 @@ class Controller:
             case Label.NODE_AGENT:
                 if body["metadata"]["namespace"] == self.settings.namespace:
                     self.agents.apply(type_, body)
-            case Label.INSPECT if self._mine(body["metadata"]["namespace"]):
+            case Label.INSPECT | Label.FETCH if self._mine(body["metadata"]["namespace"]):
                 self._inspector_event(type_, body)
             case Label.SERVER if self._mine(body["metadata"]["namespace"]):
                 meta = body["metadata"]
@@ -327,11 +327,20 @@ class Controller:
     # -- agents ---------------------------------------------------------------------------------------------------
 
     async def _on_report(self, node: str, report: NodeReport) -> None:
+        self._cache_changed(self._reports.get(node), report)
         self._reports[node] = report
         self.queue.add((NODE, node))
         self.world.fleet_is_known |= bool(report.devices)
-        if report.model_roots:
+        if report.model_roots or report.cache is not None:
             self._fleet_changed()
+
+    def _cache_changed(self, before: NodeReport | str | None, report: NodeReport) -> None:
+        """Have the deployments looked at whose files came to a node, or went."""
+        known = before.cache if isinstance(before, NodeReport) else None
+        moved = {one.key for one in known or ()} ^ {one.key for one in report.cache or ()}
+        for one in self.world.deployments.values() if moved else ():
+            if (one.status.get("model") or {}).get("key") in moved:
+                self.queue.add((DEPLOYMENT, one.key))
 
     async def _on_silent(self, node: str, why: str) -> None:
         self._reports[node] = why

@@ -4,11 +4,11 @@ from dataclasses import dataclass, replace
 
 from paddock.api.gpu import Reservation
 from paddock.api.vocabulary import Reason
+from paddock.controller.found import Found
 from paddock.controller.ledger import now
-from paddock.controller.models import Found
 from paddock.controller.settings import Settings
 from paddock.controller.store import World
-from paddock.core import images
+from paddock.core import args, images
 from paddock.core.deployment import Deployment
 from paddock.core.need import MemoryNeed
 from paddock.core.placement import Placement
@@ -18,7 +18,7 @@ from paddock.core.quantity import round_up
 from paddock.core.replica import Record
 from paddock.core.request import Request, request_of
 from paddock.core.rules import rules_for
-from paddock.core.source import FileSource, Source
+from paddock.core.source import RemoteSource, Source, parse_any
 from paddock.core.status import Finding, last_devices
 
 
@@ -26,11 +26,34 @@ from paddock.core.status import Finding, last_devices
 class Accepted:
     """A spec that can be served: the source, its header and the need."""
 
-    source: Source
+    source: Source | RemoteSource
     found: Found
     need: MemoryNeed
     cpu_bytes: int
     """Host memory of a replica on the CPU."""
+    cache_claim: str | None = None
+    """The user's claim in which fetched files are kept."""
+
+
+def spec_refusal(deployment: Deployment, settings: Settings) -> Source | RemoteSource | Finding:
+    """Check what the API server cannot: gives the parsed source, or why the spec is refused."""
+    spec = deployment.spec
+    if spec is None:
+        return Finding("False", Reason.INVALID_SPEC, deployment.problem)
+    problem = args.check(spec.serving.args)
+    if problem is not None:
+        return Finding("False", Reason.ARGUMENT_REFUSED, problem)
+    image = spec.server.image
+    if image is not None and not images.allowed(image, settings.allowed_images, settings.server_images):
+        known = ", ".join(settings.allowed_images) or "none beside the built-in ones"
+        return Finding("False", Reason.IMAGE_REFUSED, f"image {image} is not allowed; allowed patterns: {known}")
+    source = parse_any(spec.model.source, settings.model_roots)
+    if isinstance(source, str):
+        return Finding("False", Reason.SOURCE_REFUSED, source)
+    if isinstance(source, RemoteSource) and spec.model.cache is None and not settings.cache_folder:
+        message = "the nodes have no cache (modelCache in the chart's values), and spec.model.cache names no claim"
+        return Finding("False", Reason.NO_CACHE, message)
+    return source
 
 
 def request_for(
@@ -67,6 +90,7 @@ def request_with(
         last=last_devices(deployment).get(wanted.number) if spec.placement.sticky else None,
         file_nodes=found.file_nodes,
         volume_nodes=found.volume_nodes,
+        near_nodes=found.near_nodes,
         backends=images.backends_of(image) if image else images.known_backends(settings.server_images),
         runtime_classes={"CUDA": chosen is not None and chosen in world.runtime_classes},
     )
@@ -79,7 +103,7 @@ def record_of(
     spec, device = deployment.spec, decision.device
     assert spec is not None  # noqa: S101 accepted
     node = decision.node
-    if device is None and node is None and isinstance(accepted.source, FileSource):
+    if device is None and node is None and accepted.found.file_nodes is not None:
         return Finding("False", Reason.NO_DEVICE, "no node with the file can take a replica on the CPU")
     backend = device.backend if device is not None else images.CPU
     known = world.nodes.get(node or "")

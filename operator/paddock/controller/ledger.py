@@ -200,7 +200,9 @@ class Ledger:
         entry = self._entries.get(gpu)
         if entry is None or entry.version == "":
             return True
-        return any(one.pod == pod for one in entry.reservations)
+        if pod in entry.adding or pod not in entry.pods:
+            return pod in entry.adding
+        return pod not in entry.removing or any(one.pod == pod for one in entry.reservations)
 
     def promises(self) -> list[tuple[str, Promise]]:
         """Give every promise with the name of its GPU."""

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import sys
@@ -46,6 +47,7 @@ async def operate(settings: Settings) -> int:
         either = (waiting, stopping)
         await asyncio.wait(either, timeout=FIRST_TRY, return_when=asyncio.FIRST_COMPLETED)
         if not waiting.done() and not stopping.done():
+            gc.enable()
             await import_kopf()  # So that a standby that takes over needs no more than a list of each kind.
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not waiting.done():
@@ -81,6 +83,7 @@ def main() -> None:
     except SettingsError as error:
         sys.stderr.write(f"paddock-operator: {error}\n")
         sys.exit(2)
+    gc.disable()  # Until `collect_later`: what is made at the start stays.
     set_up_logging(settings.log_format, settings.log_level)
     log.info("paddock-operator %s", __version__)
     sys.exit(asyncio.run(operate(settings)))

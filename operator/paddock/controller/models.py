@@ -10,15 +10,17 @@ from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
-from paddock.api.report import HeaderAnswer, HeaderSummary
+from paddock.api.report import HeaderAnswer
 from paddock.api.vocabulary import Reason
 from paddock.controller.agents import AgentError, Agents
 from paddock.controller.cluster import JSON, Cluster, ClusterError, namespaced
+from paddock.controller.found import Found
+from paddock.controller.remote import Remote, state_of
 from paddock.controller.settings import Settings
 from paddock.core.deployment import Deployment
 from paddock.core.fleet import Node
 from paddock.core.objects import inspector_name, inspector_pod
-from paddock.core.source import ClaimSource, FileSource, Source
+from paddock.core.source import ClaimSource, FileSource, RemoteSource, Source
 
 log = logging.getLogger("paddock.models")
 KEPT_GOOD = 120.0
@@ -26,21 +28,6 @@ KEPT_GOOD = 120.0
 KEPT_BAD = 5.0
 MARK = "PADDOCK-HEADER "
 """Start of the line in which an inspector pod hands its answer back."""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What is known of a model file."""
-
-    summary: HeaderSummary | None = None
-    reason: Reason = Reason.READING_HEADER
-    message: str = ""
-    file_nodes: frozenset[str] | None = None
-    """Nodes that have the file; None when that is no question of nodes."""
-    volume_nodes: frozenset[str] | None = None
-    """Nodes that can mount the claim; None when all can."""
-    retry_after: float | None = None
-    """Seconds after which asking again makes sense; None when an event will tell."""
 
 
 @dataclass
@@ -59,6 +46,7 @@ class Models:
         self._claims: dict[str, _Kept] = {}
         self._asking: dict[tuple[str, str], asyncio.Task[HeaderAnswer]] = {}
         self._places = asyncio.Semaphore(64)
+        self.remote = Remote(cluster, agents, settings, self._volume_terms)
 
     @property
     def settled(self) -> bool:
@@ -73,13 +61,15 @@ class Models:
         else:
             self._claims.pop(f"{namespace}/{inspector_name(namespace, source)}", None)
 
-    async def find(self, deployment: Deployment, source: Source, nodes: Iterable[str]) -> Found:
+    async def find(self, deployment: Deployment, source: Source | RemoteSource, nodes: Iterable[str]) -> Found:
         """Look at the file; `nodes` are those on which it could be served."""
         if isinstance(source, FileSource):
             return await self._on_nodes(source, nodes)
-        return await self._in_claim(deployment, source)
+        if isinstance(source, ClaimSource):
+            return await self._in_claim(deployment, source)
+        return await self.remote.find(deployment, nodes)
 
-    async def reach(self, deployment: Deployment, source: Source, nodes: Iterable[str]) -> Found:
+    async def reach(self, deployment: Deployment, source: Source | RemoteSource, nodes: Iterable[str]) -> Found:
         """Tell only from where the file of a deployment that runs can be reached; its header is known already."""
         if isinstance(source, ClaimSource):
             return Found(volume_nodes=await self._volume_terms(deployment.namespace, source.claim))
@@ -172,7 +162,7 @@ class Models:
         kept = self._claims.get(f"{deployment.namespace}/{name}")
         if kept is not None:
             return await self._with_volume(deployment, source, kept)
-        return Found(message=f"pod {name} reads the header: {_state(pod)}", retry_after=30)
+        return Found(message=f"pod {name} reads the header: {state_of(pod)}", retry_after=30)
 
     async def inspected(self, pod: Mapping[str, object]) -> bool:
         """Take an inspector pod's answer if it has ended, and remove the pod; tells whether it had ended."""
@@ -238,18 +228,6 @@ class Models:
 
 def _fault(code: str, message: str) -> HeaderAnswer:
     return HeaderAnswer.model_validate({"fault": {"code": code, "message": message[:1000]}})
-
-
-def _state(pod: JSON) -> str:
-    status = pod.get("status") or {}
-    for one in status.get("conditions") or ():
-        if one.get("type") == "PodScheduled" and one.get("status") == "False":
-            return str(one.get("message", "not scheduled"))
-    for one in status.get("containerStatuses") or ():
-        waiting = (one.get("state") or {}).get("waiting")
-        if waiting:
-            return f"{waiting.get('reason', '')} {waiting.get('message', '')}".strip()
-    return str(status.get("phase", "Pending"))
 
 
 def _matches(term: JSON, node: Node) -> bool:

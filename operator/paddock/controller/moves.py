@@ -39,7 +39,7 @@ from paddock.core.queue import order_of
 from paddock.core.replica import Replica
 from paddock.core.request import Request
 from paddock.core.rules import Leave, leave_under, rules_for
-from paddock.core.source import parse_source
+from paddock.core.source import parse_any
 from paddock.core.status import Finding, last_disruption
 
 log = logging.getLogger("paddock.moves")
@@ -367,7 +367,7 @@ class Moves:
     async def _request(self, owner: Deployment, replica: Replica) -> Request | None:
         """Give what a running replica asks for elsewhere; None when its file cannot be found."""
         spec, record = owner.spec, replica.record
-        source = parse_source(spec.model.source, self._settings.model_roots) if spec is not None else ""
+        source = parse_any(spec.model.source, self._settings.model_roots) if spec is not None else ""
         if spec is None or record is None or isinstance(source, str):
             return None
         nodes = [name for name in self._world.nodes if _has_labels(self._world, name, spec.placement.node_selector)]

@@ -29,15 +29,15 @@ class Pauses:
         return max(0.0, pause.until - asyncio.get_running_loop().time()) if pause is not None else 0.0
 
     def finding(self, pod: str) -> Finding | None:
-        """Give why the API server refused the pod, if that is what the pause is for."""
+        """Give why the API server refused the pod, or why its files cannot be fetched, if that is what it is for."""
         pause = self._all.get(pod)
         return pause.finding if pause is not None else None
 
-    def failed(self, pod: str) -> None:
-        """Note that a pod failed; each pause is twice as long as the one before."""
+    def failed(self, pod: str, finding: Finding | None = None) -> None:
+        """Note that a pod failed, and what to tell meanwhile; each pause is twice as long as the one before."""
         pause = self._all.setdefault(pod, _Pause())
         pause.until = asyncio.get_running_loop().time() + min(LONGEST, 2.0 ** min(pause.failures, 20))
-        pause.failures, pause.finding = pause.failures + 1, None
+        pause.failures, pause.finding = pause.failures + 1, finding
 
     def refused(self, pod: str, finding: Finding) -> None:
         """Note that the API server refused a pod."""

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from paddock.api.vocabulary import Reason
 from paddock.controller.cluster import Cluster, ClusterError, deployment_path, namespaced
-from paddock.controller.decisions import Accepted, record_of, request_for, reservation_of
+from paddock.controller.decisions import Accepted, record_of, request_for, reservation_of, spec_refusal
+from paddock.controller.fetching import Fetching
 from paddock.controller.ledger import ConflictError, now
 from paddock.controller.moves import Moves
 from paddock.controller.parts import Parts
@@ -22,20 +23,17 @@ from paddock.controller.proof import Prover
 from paddock.controller.services import Services
 from paddock.controller.settings import Settings
 from paddock.controller.store import World
-from paddock.core import args, images
 from paddock.core.deployment import Deployment, placement_hash, revision
 from paddock.core.filters import allows, names
 from paddock.core.fleet import Fleet
 from paddock.core.need import need
-from paddock.core.objects import mount_of
 from paddock.core.placement import Placement, Unplaceable, place
 from paddock.core.plan import Plan, Removal, Wanted, plan
-from paddock.core.pod import CONTEXT_CHECKPOINTS, Mounted, PodSettings, bind, pod_name, server_pod
+from paddock.core.pod import CONTEXT_CHECKPOINTS, PodSettings, bind, pod_name, server_pod
 from paddock.core.queue import kept_for
 from paddock.core.replica import Record, Replica
 from paddock.core.request import Request
 from paddock.core.rules import priority_problem, rules_for
-from paddock.core.source import FileSource, Source, parse_source
 from paddock.core.status import Finding, Outcome, changes, status_of
 
 if TYPE_CHECKING:
@@ -70,18 +68,14 @@ class Reconciler:
         look_later: Callable[[str], bool],
     ) -> None:
         self._cluster, self._settings, self._world = cluster, settings, world
-        self._ledger, self._models, self._volumes, self._events = (
-            parts.ledger,
-            parts.models,
-            parts.volumes,
-            parts.events,
-        )
+        self._ledger, self._models, self._events = parts.ledger, parts.models, parts.events
         self._look_again, self._look_later, self._changed = look_again, look_later, parts.changed
         self._services = Services(cluster, look_again)
         self._put_off: dict[str, tuple[Need, float]] = {}
         """Deployments whose pods are made before Service and status: the need, and until when these may wait."""
         self._pauses = Pauses()
         self._moves = Moves(settings, world, parts, look_again)
+        self._fetching = Fetching(cluster, settings, world, parts, look_again)
         self._prover = Prover(cluster, world.replicas, parts.events, look_again)
 
     async def look(self, key: str) -> None:
@@ -92,6 +86,7 @@ class Reconciler:
             self._leave_queue(key)
             self._services.forget(key)
             self._pauses.forget(key)
+            self._fetching.forget(key)
             self._put_off.pop(key, None)
             return
         if key in self._put_off and self._put_off[key][1] > asyncio.get_running_loop().time() and self._look_later(key):
@@ -116,6 +111,7 @@ class Reconciler:
             self._world.waiting.add(key)
         else:
             self._leave_queue(key)
+        await self._fetching.prefetch(deployment)
         made = isinstance(accepted, Accepted) or key in self._put_off
         try:
             if made or (steps.current and self._services.is_due(deployment)):
@@ -131,7 +127,7 @@ class Reconciler:
     async def _advance(self, deployment: Deployment, steps: Plan) -> tuple[Accepted | Finding | None, Finding | None]:
         """Make the pods that are wanted; gives what is known of the spec, and why a replica has no device."""
         if not steps.wanted:
-            refusal = self._refusal(deployment)
+            refusal = spec_refusal(deployment, self._settings)
             return (refusal if isinstance(refusal, Finding) else None), None
         accepted = await self._accept(deployment)
         if isinstance(accepted, Finding):
@@ -187,29 +183,12 @@ class Reconciler:
 
     # -- is the spec all right? -----------------------------------------------------------------------------------
 
-    def _refusal(self, deployment: Deployment) -> Source | Finding:
-        """Check what the API server cannot: gives the parsed source, or why the spec is refused."""
-        spec = deployment.spec
-        if spec is None:
-            return Finding("False", Reason.INVALID_SPEC, deployment.problem)
-        problem = args.check(spec.serving.args)
-        if problem is not None:
-            return Finding("False", Reason.ARGUMENT_REFUSED, problem)
-        image = spec.server.image
-        if image is not None and not images.allowed(image, self._settings.allowed_images, self._settings.server_images):
-            known = ", ".join(self._settings.allowed_images) or "none beside the built-in ones"
-            return Finding("False", Reason.IMAGE_REFUSED, f"image {image} is not allowed; allowed patterns: {known}")
-        source = parse_source(spec.model.source, self._settings.model_roots)
-        if isinstance(source, str):
-            return Finding("False", Reason.SOURCE_REFUSED, source)
-        return source
-
     async def _accept(self, deployment: Deployment) -> Accepted | Finding:
-        source = self._refusal(deployment)
+        source = spec_refusal(deployment, self._settings)
         if isinstance(source, Finding):
             return source
         spec = deployment.spec
-        assert spec is not None  # noqa: S101 _refusal has looked
+        assert spec is not None  # noqa: S101 spec_refusal has looked
         if self._services.was_taken(deployment.key) and (problem := await self._services.problem(deployment)):
             return problem
         rules = rules_for(deployment.namespace, self._world.rules.values())
@@ -224,6 +203,7 @@ class Reconciler:
         if found.summary is None:
             unknown = found.reason in (Reason.READING_HEADER, Reason.NO_NODE_AGENT)
             return Finding("Unknown" if unknown else "False", found.reason, found.message)
+        self._fetching.note(deployment, found)
         on_device = spec.serving.gpu_layers == "All"
         serving, checkpoints = spec.serving, CONTEXT_CHECKPOINTS
         return Accepted(
@@ -231,6 +211,7 @@ class Reconciler:
             found,
             need(found.summary, serving, gpu=on_device, checkpoints=checkpoints),
             need(found.summary, serving, gpu=False, checkpoints=checkpoints).host_bytes,
+            spec.model.cache.claim if spec.model.cache is not None else None,
         )
 
     def _candidates(self, deployment: Deployment) -> list[str]:
@@ -357,9 +338,7 @@ class Reconciler:
         self, deployment: Deployment, wanted: Wanted, accepted: Accepted, record: Record, decision: Placement
     ) -> Finding | None:
         """Book, then make the pod. Gives a finding when the API server refuses the pod."""
-        assert accepted.found.summary is not None  # noqa: S101 accepted
-        claim, mount, path = mount_of(accepted.source, record.node)
-        mounted = Mounted(claim, mount, path, accepted.found.summary.file_bytes)
+        mounted = self._fetching.mounted(accepted, record)
         binding = bind(decision.device, self._settings.runtime_classes)
         settings = PodSettings(
             revision=revision(deployment),
@@ -373,8 +352,7 @@ class Reconciler:
         key = f"{deployment.namespace}/{pod['metadata']['name']}"
         if (problem := await self._book(deployment, record, key)) is not None:
             return problem
-        if isinstance(accepted.source, FileSource) and record.node is not None:
-            await self._volumes.ensure(accepted.source.root, record.node, deployment.namespace)
+        pod = await self._fetching.equip(pod, deployment, accepted, record)
         try:
             body = await self._cluster.post(namespaced("pods", deployment.namespace), pod)
         except ClusterError as error:
@@ -440,7 +418,9 @@ class Reconciler:
             one = removal.replica
             log.info("%s: removed, since %s", one.key, removal.why)
             if one.failed:
-                self._pauses.failed(one.key)
+                lasting = one.waiting if one.fetch_failed else None
+                self._pauses.failed(one.key, Finding("False", lasting, removal.why) if lasting is not None else None)
+                self._fetching.doubt(one)
                 self._events.warning(deployment, one.waiting or Reason.SERVER_FAILED, f"{one.name}: {removal.why}")
             elif self._moves.departure(one) is not None:
                 self._events.warning(deployment, Reason.DISPLACED, f"{one.name} is ended: {removal.why}")
@@ -464,8 +444,11 @@ class Reconciler:
             text = "the spec is valid and the model's header was read" if read else "the spec is valid"
             finding = Finding("True", Reason.VALID, text)
         steps = await self._prover.with_crashes(self._plan(latest))
-        last = self._moves.last(latest)
-        status = status_of(latest, Outcome(finding, steps, unplaced, need_, last), now()).to_dict()
+        steps = await self._fetching.with_progress(latest, steps)
+        outcome = Outcome(
+            finding, steps, unplaced, need_, self._fetching.status(latest, steps), self._moves.last(latest)
+        )
+        status = status_of(latest, outcome, now()).to_dict()
         if status == latest.status:
             return
         patch = changes(status, latest.status)

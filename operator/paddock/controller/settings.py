@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from paddock.core.fetching import Fetcher
 from paddock.core.fleet import AUTO, NO_LIMIT
 from paddock.core.pod import SERVER_USER
 from paddock.core.quantity import parse_quantity
@@ -34,11 +35,19 @@ class Settings(BaseModel):
     agent_port: Annotated[int, Field(ge=1, le=65535)] = 9443
     """Port of the agents."""
     agent_image: str = ""
-    """Image of inspector pods, which read headers from claims."""
+    """Image of pods that read headers and fetch files."""
     agent_ttl: Annotated[float, Field(gt=0)] = 60
     """Seconds after which the devices of a silent agent are not ready."""
     model_roots: tuple[ModelRoot, ...] = ()
     """Folders on the nodes for file:// sources."""
+    cache_folder: str = ""
+    """Folder on the nodes in which fetched files are kept; empty: none, so that sources must name a claim."""
+    cache_size: str = ""
+    """Most that the cache of a node may hold, as a quantity; empty: as much as there is room for."""
+    fetch_environment: dict[str, str] = {}
+    """Settings of paddock-fetch in pods that fetch, by the name of the variable."""
+    fetch_certificates: str = ""
+    """Certificates (PEM) that pods which fetch trust beside the usual ones."""
     server_images: dict[str, str] = {}
     """Server image by ggml backend, instead of the built-in table."""
     allowed_images: tuple[str, ...] = ()
@@ -69,6 +78,11 @@ class Settings(BaseModel):
     log_format: Literal["text", "json"] = "text"
     """Form of log lines."""
 
+    @field_validator("cache_size")
+    @classmethod
+    def _size(cls, value: str) -> str:
+        return cls._quantity(value) if value else value
+
     @field_validator("reserve")
     @classmethod
     def _quantity(cls, value: str) -> str:
@@ -85,6 +99,18 @@ class Settings(BaseModel):
     def reserve_bytes(self) -> int:
         """Memory kept free on each GPU, in bytes."""
         return int(parse_quantity(self.reserve))
+
+    @property
+    def fetcher(self) -> Fetcher:
+        """What pods that fetch model files are built with."""
+        return Fetcher(
+            self.agent_image,
+            self.image_pull_policy,
+            self.server_user,
+            self.fetch_environment,
+            self.fetch_certificates,
+            int(parse_quantity(self.cache_size)) if self.cache_size else None,
+        )
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:

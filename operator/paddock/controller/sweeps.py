@@ -8,9 +8,7 @@ from paddock.controller.cluster import Cluster, namespaced
 from paddock.controller.ledger import Ledger
 from paddock.controller.settings import Settings
 from paddock.controller.store import World
-from paddock.controller.volumes import Volumes
-from paddock.core.objects import root_id
-from paddock.core.source import FileSource, parse_source
+from paddock.controller.volumes import Volumes, used_roots
 
 log = logging.getLogger("paddock.sweeps")
 ORPHAN_AGE = 30.0
@@ -73,14 +71,6 @@ class Sweeps:
 
     async def volumes(self) -> None:
         """Remove the volumes of model roots that no deployment uses any more."""
-        if not self._settings.model_roots:
-            return  # Without roots the operator has no right to volumes.
-        self._volumes.forget()
-        used: set[tuple[str, str]] = set()
-        for one in self._world.deployments.values():
-            if one.spec is None:
-                continue
-            source = parse_source(one.spec.model.source, self._settings.model_roots)
-            if isinstance(source, FileSource):
-                used.add((one.namespace, root_id(source.root)))
-        await self._volumes.sweep(used)
+        if self._settings.model_roots or self._settings.cache_folder:  # Else the operator has no right to volumes.
+            self._volumes.forget()
+            await self._volumes.sweep(used_roots(self._world.deployments.values(), self._settings))

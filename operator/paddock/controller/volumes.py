@@ -5,16 +5,31 @@ A namespace that enforces restricted Pod Security refuses hostPath but takes cla
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from paddock.api.vocabulary import Label
 from paddock.controller.cluster import JSON, Cluster, ClusterError, namespaced
+from paddock.controller.settings import Settings
+from paddock.core.deployment import Deployment
+from paddock.core.fetching import cache_root
 from paddock.core.fleet import Node
-from paddock.core.objects import root_claim, root_volume
-from paddock.core.source import ModelRoot
+from paddock.core.objects import root_claim, root_id, root_volume
+from paddock.core.source import FileSource, ModelRoot, RemoteSource, parse_any
 
 log = logging.getLogger("paddock.volumes")
 VOLUMES = "/api/v1/persistentvolumes"
+
+
+def used_roots(deployments: Iterable[Deployment], settings: Settings) -> set[tuple[str, str]]:
+    """Give which model roots and caches deployments need, as pairs of namespace and root id."""
+    used: set[tuple[str, str]] = set()
+    for one in deployments:
+        source = parse_any(one.spec.model.source, settings.model_roots) if one.spec is not None else ""
+        if isinstance(source, FileSource):
+            used.add((one.namespace, root_id(source.root)))
+        elif isinstance(source, RemoteSource) and one.spec is not None and one.spec.model.cache is None:
+            used.add((one.namespace, root_id(cache_root(settings.cache_folder))))
+    return used
 
 
 class Volumes:

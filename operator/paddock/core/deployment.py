@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from pydantic import ValidationError
@@ -15,7 +16,7 @@ from paddock.api.vocabulary import API_VERSION, Annotation, Label
 KIND = "ModelDeployment"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Deployment:
     """The object, as far as it is needed."""
 
@@ -36,6 +37,27 @@ class Deployment:
     def key(self) -> str:
         """namespace/name."""
         return f"{self.namespace}/{self.name}"
+
+    @cached_property
+    def server_hash(self) -> str:
+        """See `revision`."""
+        spec = self.spec
+        if spec is None:
+            return ""
+        parts = {
+            "model": {key: value for key, value in _said(spec.model).items() if key != "prefetch"},
+            "serving": _said(spec.serving),
+            "server": _said(spec.server),
+            "restarted": self.restarted_at,
+        }
+        return _digest(parts)
+
+    @cached_property
+    def devices_hash(self) -> str:
+        """See `placement_hash`."""
+        if self.spec is None:
+            return ""
+        return _digest({key: value for key, value in _said(self.spec.placement).items() if key not in _WISHES})
 
     @property
     def owner_reference(self) -> dict[str, Any]:
@@ -95,18 +117,10 @@ def revision(deployment: Deployment) -> str:
     """Give the hash of what the user says about a server: a change of it rolls the replicas.
 
     Only values that differ from the defaults count, so that a new operator with new fields changes no hash. Not in it:
-    replicas, suspend, priority, placement (looked at on its own) and the operator's own choices.
+    replicas, suspend, priority, placement (looked at on its own), what is fetched ahead of need, and the operator's own
+    choices.
     """
-    spec = deployment.spec
-    if spec is None:
-        return ""
-    parts = {
-        "model": _said(spec.model),
-        "serving": _said(spec.serving),
-        "server": _said(spec.server),
-        "restarted": deployment.restarted_at,
-    }
-    return _digest(parts)
+    return deployment.server_hash
 
 
 _WISHES = frozenset({"policy", "minTokensPerSecond", "preferences", "replicaSpread", "sticky"})
@@ -115,7 +129,4 @@ _WISHES = frozenset({"policy", "minTokensPerSecond", "preferences", "replicaSpre
 
 def placement_hash(deployment: Deployment) -> str:
     """Give the hash of what the user says about devices and nodes that may be used."""
-    spec = deployment.spec
-    if spec is None:
-        return ""
-    return _digest({key: value for key, value in _said(spec.placement).items() if key not in _WISHES})
+    return deployment.devices_hash

@@ -3,8 +3,9 @@
 import hashlib
 from typing import Any
 
-from paddock.api.vocabulary import Label
+from paddock.api.vocabulary import Annotation, Label
 from paddock.core.deployment import Deployment
+from paddock.core.fetching import CacheRoot
 from paddock.core.pod import PORT, RESTRICTED_CONTAINER, restricted, verbatim
 from paddock.core.source import CLAIM_MOUNT, ClaimSource, FileSource, ModelRoot
 
@@ -51,6 +52,10 @@ def root_claim_name(root: ModelRoot, node: str) -> str:
     return f"paddock-models-{_short(root.path, root.host_path, node)}"
 
 
+def _access(root: ModelRoot) -> list[str]:
+    return ["ReadWriteMany" if isinstance(root, CacheRoot) else "ReadOnlyMany"]
+
+
 def root_volume(root: ModelRoot, node: str, namespace: str, hostname: str | None = None) -> dict[str, Any]:
     """Build the static volume for one root, node and namespace. Reserved for its claim, kept when released.
 
@@ -65,12 +70,12 @@ def root_volume(root: ModelRoot, node: str, namespace: str, hostname: str | None
         },
         "spec": {
             "capacity": {"storage": "1Gi"},
-            "accessModes": ["ReadOnlyMany"],
+            "accessModes": _access(root),
             "persistentVolumeReclaimPolicy": "Retain",
             "storageClassName": "",
             "volumeMode": "Filesystem",
-            # A claim can be mounted by any pod of its namespace: nobody may change the node's files.
-            "mountOptions": ["ro"],
+            # A claim can be mounted by any pod of its namespace: nobody may change the node's files, but for the cache.
+            **({} if isinstance(root, CacheRoot) else {"mountOptions": ["ro"]}),
             "local": {"path": root.host_path},
             "claimRef": {
                 "apiVersion": "v1",
@@ -102,9 +107,10 @@ def root_claim(root: ModelRoot, node: str, namespace: str) -> dict[str, Any]:
             "name": root_claim_name(root, node),
             "namespace": namespace,
             "labels": {Label.MANAGED_BY: "paddock", Label.MODEL_ROOT: root_id(root)},
+            **({"annotations": {Annotation.NODE: node}} if isinstance(root, CacheRoot) else {}),
         },
         "spec": {
-            "accessModes": ["ReadOnlyMany"],
+            "accessModes": _access(root),
             "storageClassName": "",
             "volumeName": root_volume(root, node, namespace)["metadata"]["name"],
             "resources": {"requests": {"storage": "1Gi"}},

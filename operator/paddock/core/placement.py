@@ -105,7 +105,9 @@ def _pick(fitting: Sequence[Judged], request: Request, fleet: Fleet) -> tuple[Ju
     least = min(keys.values())
     leaders = [one for one in fitting if keys[one.device.gpu] == least]
     ranking = POLICIES[request.policy](leaders, request)
-    best, *others = nsmallest(2, leaders, key=lambda one: (*ranking.key(one), one.device.gpu))
+    # Where the policy sees no difference, a node that has the file goes first.
+    far = {one.device.gpu: int(one.device.node not in request.near_nodes) for one in leaders}
+    best, *others = nsmallest(2, leaders, key=lambda one: (*ranking.key(one), far[one.device.gpu], one.device.gpu))
     if len(fitting) == 1:
         return best, "the only device that fits"
     scope = f"{len(leaders)} devices that fit"
@@ -117,7 +119,8 @@ def _pick(fitting: Sequence[Judged], request: Request, fleet: Fleet) -> tuple[Ju
     why = f"{ranking.words} of {scope} ({policy})"
     mine, next_ = ranking.key(best), ranking.key(others[0])
     if mine[: ranking.told] == next_[: ranking.told]:
-        why += ", first among equals" if mine == next_ else f", {ranking.ties} among equals"
+        near = "one whose node has the model file" if not far[best.device.gpu] and any(far.values()) else "first"
+        why += f", {near} among equals" if mine == next_ else f", {ranking.ties} among equals"
     return best, why
 
 

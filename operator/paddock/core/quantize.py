@@ -147,6 +147,11 @@ _FILE_TYPES: Final = {
 """llama_ftype (include/llama.h)."""
 
 
+def file_type_name(file_type: int | None) -> str | None:
+    """Name the quantization that a file says it has."""
+    return _FILE_TYPES.get(file_type) if file_type is not None else None
+
+
 def quantization(parts: Sequence[GgufMetadata], file_type: int | None) -> str:
     """Name the quantization: as the file does, else by the type that most of its bytes are in."""
     return _FILE_TYPES.get(-1 if file_type is None else file_type) or type_of_file(parts).upper()

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from paddock.api.vocabulary import READINESS_GATE, Annotation, Label, Reason
+from paddock.core.failures import fetch_of
 
 CONTAINER = "server"
 """Name of the container that runs llama-server."""
@@ -100,6 +101,8 @@ class Replica:
     """What keeps it from running, as far as Kubernetes says."""
     waiting_message: str = ""
     node: str | None = None
+    fetch_failed: bool = False
+    """Whether its files cannot be fetched until somebody changes something."""
 
     @property
     def key(self) -> str:
@@ -108,8 +111,8 @@ class Replica:
 
     @property
     def failed(self) -> bool:
-        """Whether the kubelet will never run it (again)."""
-        return self.phase in ("Failed", "Succeeded")
+        """Whether the kubelet will never run it (again), or in vain."""
+        return self.phase in ("Failed", "Succeeded") or self.fetch_failed
 
     @property
     def verified(self) -> bool:
@@ -157,6 +160,9 @@ def replica_of(pod: Mapping[str, Any]) -> Replica | None:
     gate_container, _, gate_message = gate.get("message", "").partition(" ")
     owners = [one for one in meta.get("ownerReferences") or () if one.get("controller")]
     waiting, waiting_message = _waiting(status, conditions, container, pod.get("spec") or {})
+    fetched = fetch_of(status)
+    if fetched is not None and waiting is None:
+        waiting, waiting_message = fetched.reason, fetched.message
     number = annotations.get(Annotation.REPLICA, "0")
     return Replica(
         namespace=meta["namespace"],
@@ -183,6 +189,7 @@ def replica_of(pod: Mapping[str, Any]) -> Replica | None:
         waiting=waiting,
         waiting_message=waiting_message[:1000],
         node=(pod.get("spec") or {}).get("nodeName"),
+        fetch_failed=fetched is not None and fetched.final,
     )
 
 

@@ -50,6 +50,8 @@ class Request:
     """Nodes that have the model file; None when every node can reach it."""
     volume_nodes: frozenset[str] | None = None
     """Nodes that can mount the claim; None when every node can."""
+    near_nodes: frozenset[str] = frozenset()
+    """Nodes that need not fetch the file: preferred among devices that are alike."""
     backends: frozenset[str] | None = None
     """Backends with a server image; None when spec.server.image decides."""
     last: str | None = None

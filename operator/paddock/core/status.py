@@ -15,6 +15,7 @@ from paddock.api.modeldeployment import (
     ReplicaPlacement,
 )
 from paddock.api.queue import Queue, Shortage
+from paddock.api.source import ModelStatus
 from paddock.api.vocabulary import ConditionType, Reason
 from paddock.core.deployment import Deployment
 from paddock.core.objects import endpoint
@@ -50,6 +51,8 @@ class Outcome:
     unplaced: Finding | None = None
     """Why a replica has no device; None when every one has."""
     need: Need | None = None
+    model: ModelStatus | None = None
+    """What is known of the model's files."""
     disruption: Disruption | None = None
     """The last time that a replica was asked to leave for another deployment."""
 
@@ -66,6 +69,7 @@ def status_of(deployment: Deployment, outcome: Outcome, now: str) -> ModelDeploy
         selector=",".join(f"{key}={value}" for key, value in sorted(deployment.selector.items())),
         endpoint=endpoint(deployment),
         need=outcome.need or _stored_need(deployment),
+        model=outcome.model,
         shortage=outcome.unplaced.shortage if outcome.unplaced is not None else None,
         queue=_queue(outcome.unplaced),
         last_disruption=_disruption(deployment, outcome),
@@ -279,6 +283,7 @@ def _available(deployment: Deployment, outcome: Outcome, replicas: Sequence[Repl
 _UNDER_WAY = frozenset(
     {
         Reason.STARTING,
+        Reason.FETCHING,
         Reason.READING_HEADER,
         Reason.WAITING_FOR_DEVICE,
         Reason.MAKING_ROOM,

@@ -47,6 +47,7 @@ def summarize(parts: Sequence[GgufMetadata]) -> HeaderSummary:
     return HeaderSummary(
         architecture=header.architecture,
         name=header.text("general.name"),
+        license=header.text("general.license"),
         file_bytes=sum(part.file_bytes for part in parts),
         file_type=header.plain("general.file_type"),
         parameters=sum(tensor.elements for tensor in header.tensors),

@@ -1,0 +1,251 @@
+"""Find out what a model far away is: a short pod in the deployment's namespace reads the header, with its own Secret.
+
+What was found is kept by the identity of the content, so that a second look needs no network: with the files in a
+node's cache, the agent there reads the header, and what the source was is in the deployment's status.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, replace
+
+from pydantic import ValidationError
+
+from paddock.api.fetched import Failed, Origin, SourceAnswer
+from paddock.api.report import HeaderFault, HeaderSummary
+from paddock.api.source import ModelStatus
+from paddock.api.vocabulary import Reason
+from paddock.controller.agents import AgentError, Agents
+from paddock.controller.cluster import JSON, Cluster, ClusterError, namespaced
+from paddock.controller.found import Found
+from paddock.controller.settings import Settings
+from paddock.core.deployment import Deployment
+from paddock.core.failures import REASONS
+from paddock.core.fetching import CACHE_MOUNT, INSPECT, header_name, header_pod, sound, told
+
+log = logging.getLogger("paddock.remote")
+KEPT_GOOD = 120.0
+"""Seconds for which what a source has is believed for a deployment whose status does not say it yet."""
+MOST_KEPT = 512
+"""Headers that are remembered."""
+FIRST_PAUSE, LONGEST_PAUSE = 15.0, 600.0
+"""Seconds after the first failure of a kind until the header is read again; doubled each time, up to the longest."""
+MARK = "PADDOCK-HEADER "
+
+
+@dataclass
+class _Kept:
+    answer: SourceAnswer
+    until: float
+    failures: int = 0
+
+
+VolumeNodes = Callable[[str, str], Awaitable[frozenset[str] | None]]
+
+
+class Remote:
+    """Reads headers from afar, and remembers what they say."""
+
+    def __init__(self, cluster: Cluster, agents: Agents, settings: Settings, volume_nodes: VolumeNodes) -> None:
+        self._cluster, self._agents, self._settings = cluster, agents, settings
+        self._volume_nodes = volume_nodes
+        self._kept: dict[str, _Kept] = {}
+        self._summaries: dict[str, HeaderSummary] = {}
+        self._doubted: set[str] = set()
+
+    async def find(self, deployment: Deployment, nodes: Iterable[str]) -> Found:
+        """Look at the source; `nodes` are those on which the model could be served."""
+        spec = deployment.spec
+        assert spec is not None  # noqa: S101 callers hold an accepted deployment
+        place = await self._place(deployment, nodes)
+        if place.message:
+            return place
+        origin = None if deployment.key in self._doubted else stored_origin(deployment)
+        if origin is not None:
+            summary = self._summaries.get(origin.key) or await self._cached(origin)
+            if summary is not None:
+                return self._found(place, summary, origin)
+        text = origin.pinned if origin is not None else spec.model.source
+        found = await self._read(deployment, text, place)
+        if found.summary is not None:
+            self._doubted.discard(deployment.key)
+        return found
+
+    def doubt(self, key: str) -> None:
+        """Believe no more what is known of a deployment's source: it may have other content now."""
+        self._doubted.add(key)
+
+    def origin_of(self, deployment: Deployment) -> Origin | None:
+        """Give which content a deployment's source has, as far as its status says."""
+        return stored_origin(deployment)
+
+    def has_cache(self, node: str) -> bool:
+        """Tell whether a node has a cache."""
+        return self._keys(node) is not None
+
+    async def _place(self, deployment: Deployment, nodes: Iterable[str]) -> Found:
+        """Give where the files may be kept; with a message, why nowhere."""
+        spec = deployment.spec
+        assert spec is not None  # noqa: S101 as above
+        if spec.model.cache is not None:
+            claim = spec.model.cache.claim
+            try:
+                await self._cluster.get(namespaced("persistentvolumeclaims", deployment.namespace, claim))
+            except ClusterError as error:
+                if not error.not_found:
+                    raise
+                message = f"there is no PersistentVolumeClaim {claim} in namespace {deployment.namespace}"
+                return Found(reason=Reason.CLAIM_NOT_FOUND, message=message, retry_after=15)
+            return Found(volume_nodes=await self._volume_nodes(deployment.namespace, claim))
+        wanted = set(nodes)
+        there = frozenset(one for one in self._agents.nodes() if one in wanted and self._keys(one) is not None)
+        if not there:
+            message = "no node agent that has a cache answers on the nodes where this could run"
+            return Found(reason=Reason.NO_NODE_AGENT, message=message)
+        return Found(file_nodes=there)
+
+    def _keys(self, node: str) -> frozenset[str] | None:
+        """Give what the cache of a node holds; None without a cache."""
+        report = self._agents.report(node)
+        return None if report is None or report.cache is None else frozenset(one.key for one in report.cache)
+
+    def holders(self, key: str) -> list[str]:
+        """Give the nodes whose cache has this content."""
+        return [node for node in self._agents.nodes() if key in (self._keys(node) or ())]
+
+    def _found(self, place: Found, summary: HeaderSummary, origin: Origin) -> Found:
+        near = frozenset(self.holders(origin.key)) if place.file_nodes is not None else frozenset[str]()
+        return replace(place, summary=summary, reason=Reason.VALID, origin=origin, near_nodes=near)
+
+    async def _cached(self, origin: Origin) -> HeaderSummary | None:
+        """Have an agent read the header of files that its cache has."""
+        for node in self.holders(origin.key):
+            try:
+                answer = await self._agents.header(node, f"{CACHE_MOUNT}/{origin.path}")
+            except AgentError as error:
+                log.info("header of %s on %s: %s", origin.key, node, error)
+                continue
+            if answer.summary is not None:
+                self._remember(origin.key, answer.summary)
+                return answer.summary
+        return None
+
+    def _remember(self, key: str, summary: HeaderSummary) -> None:
+        self._summaries[key] = summary
+        while len(self._summaries) > MOST_KEPT:
+            del self._summaries[next(iter(self._summaries))]
+
+    # -- the pod that reads -----------------------------------------------------------------------------------------
+
+    async def _read(self, deployment: Deployment, text: str, place: Found) -> Found:
+        spec = deployment.spec
+        assert spec is not None  # noqa: S101 as above
+        secret = spec.model.secret_ref.name if spec.model.secret_ref is not None else None
+        name = header_name(deployment.namespace, text, secret)
+        key, now = f"{deployment.namespace}/{name}", asyncio.get_running_loop().time()
+        kept = self._kept.get(key)
+        if kept is not None and kept.until > now:
+            return self._told(place, kept)
+        path = namespaced("pods", deployment.namespace, name)
+        try:
+            pod = await self._cluster.get(path)
+        except ClusterError as error:
+            if not error.not_found:
+                raise
+            made = header_pod(deployment, text, self._settings.fetcher)
+            try:
+                pod = await self._cluster.post(namespaced("pods", deployment.namespace), made)
+            except ClusterError as refusal:
+                if refusal.refused:
+                    return Found(reason=Reason.INSPECTION_FAILED, message=refusal.message, retry_after=60)
+                raise
+        kept = await self._taken(key, pod)
+        if kept is not None:
+            return self._told(place, kept)
+        return Found(message=f"pod {name} reads the header: {state_of(pod)}", retry_after=30)
+
+    async def _taken(self, key: str, pod: JSON) -> _Kept | None:
+        """Take the answer of a pod that has ended, and remove it."""
+        meta, status = pod["metadata"], pod.get("status") or {}
+        if "deletionTimestamp" in meta or status.get("phase") not in ("Succeeded", "Failed"):
+            return None
+        answer = await self._answer(meta["namespace"], meta["name"], status)
+        before, now = self._kept.get(key), asyncio.get_running_loop().time()
+        failures = 0 if answer.summary is not None else (before.failures + 1 if before is not None else 1)
+        pause = KEPT_GOOD if not failures else min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures - 1, 10))
+        kept = self._kept[key] = _Kept(answer, now + pause, failures)
+        if answer.summary is not None and answer.origin is not None:
+            self._remember(answer.origin.key, answer.summary)
+        for old in [one for one, each in self._kept.items() if each.until + LONGEST_PAUSE < now]:
+            del self._kept[old]
+        await self._cluster.delete(namespaced("pods", meta["namespace"], meta["name"]), meta.get("uid"))
+        return kept
+
+    async def _answer(self, namespace: str, name: str, status: JSON) -> SourceAnswer:
+        try:
+            text = await self._cluster.log(namespace, name, INSPECT, limit_bytes=1024 * 1024)
+        except ClusterError as error:
+            text = ""
+            log.warning("cannot read the log of %s/%s: %s", namespace, name, error)
+        for line in text.splitlines():
+            if line.startswith(MARK):
+                try:
+                    answer = SourceAnswer.model_validate_json(line.removeprefix(MARK))
+                except ValidationError:
+                    break
+                if answer.origin is None or sound(answer.origin):
+                    return answer
+                break
+        why = status.get("message") or status.get("reason") or text.strip()[-300:] or "it printed no answer"
+        words = f"pod {name} ended as {status.get('phase')}: {why}"
+        return SourceAnswer(fault=HeaderFault(code="InspectionFailed", message=words[:1000]))
+
+    def _told(self, place: Found, kept: _Kept) -> Found:
+        answer, wait = kept.answer, max(1.0, kept.until - asyncio.get_running_loop().time())
+        if answer.summary is not None and answer.origin is not None:
+            return self._found(place, answer.summary, answer.origin)
+        reason, message = _why(answer.failure, answer.fault)
+        return Found(reason=reason, message=message, retry_after=wait)
+
+
+def _why(failure: Failed | None, fault: HeaderFault | None) -> tuple[Reason, str]:
+    if failure is not None:
+        return REASONS[failure.failure], failure.message
+    if fault is not None:
+        return Reason(fault.code), fault.message
+    return Reason.INSPECTION_FAILED, "the pod that reads the header gave half an answer"
+
+
+def stored_origin(deployment: Deployment) -> Origin | None:
+    """Give which content the source had when the deployment's status was written; None when that is not known."""
+    source = told(deployment.spec.model.source) if deployment.spec is not None else ""
+    try:
+        known = ModelStatus.model_validate(deployment.status.get("model"))
+    except ValidationError:
+        return None
+    if known.source != source or known.pinned is None or known.key is None or known.path is None:
+        return None
+    origin = Origin(
+        source=source,
+        pinned=known.pinned,
+        key=known.key,
+        path=known.path,
+        files=[],
+        bytes=known.size_bytes,
+        license=known.license,
+        quantization=known.quantization,
+    )
+    return origin if sound(origin) else None
+
+
+def state_of(pod: JSON) -> str:
+    """Say what a pod waits for."""
+    status = pod.get("status") or {}
+    for one in status.get("conditions") or ():
+        if one.get("type") == "PodScheduled" and one.get("status") == "False":
+            return str(one.get("message", "not scheduled"))
+    for one in status.get("containerStatuses") or ():
+        waiting = (one.get("state") or {}).get("waiting")
+        if waiting:
+            return f"{waiting.get('reason', '')} {waiting.get('message', '')}".strip()
+    return str(status.get("phase", "Pending"))

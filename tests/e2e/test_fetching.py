@@ -1,0 +1,243 @@
+"""Models from web servers of this machine on real nodes: read, placed, fetched once for each node, served, told."""
+
+import ipaddress
+import json
+import shutil
+import ssl
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from cluster.settings import CONTROL_PLANE_IP
+from e2e import api, installation, kit
+from support import fetch_site
+from support.cluster import GTX_1060, RTX_4080, RTX_PRO_6000, apply, eventually, kubectl, models_folder
+
+pytestmark = pytest.mark.e2e
+CACHE = "/var/lib/paddock/models/e2e-cache"
+"""Inside the one folder that each node has for itself on this machine."""
+TOKEN = "hf_not_a_secret_of_anybody"
+LIMIT = 2 * 1024**3
+
+
+@dataclass
+class Web:
+    """Two servers: one that the nodes trust, which is the hub too, and one that nobody trusts."""
+
+    site: fetch_site.Site
+    stranger: fetch_site.Site
+    folder: Path
+    stack: ExitStack
+
+    def offer(self, author: str) -> tuple[str, Path]:
+        """Give the address of a new model, and its file."""
+        file = self.folder / f"{author}.gguf"
+        kit.write_tiny(file, author=author)
+        for one in (self.site, self.stranger):
+            one.files[f"/{file.name}"] = file
+        return f"{self.site.address}/{file.name}", file
+
+
+def certificate(folder: Path) -> ssl.SSLContext:
+    """Make a certificate for this machine's address that is its own authority."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a private authority")])
+    now, address = datetime.now(UTC), ipaddress.ip_address(CONTROL_PLANE_IP)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(hours=2))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(address)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    (folder / "tls.crt").write_bytes(made.public_bytes(pem))
+    (folder / "tls.key").write_bytes(
+        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+    return context
+
+
+@pytest.fixture(scope="module")
+def web(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:  # noqa: ARG001 must be up
+    """Serve, and have the chart told of the cache, the certificate and the hub."""
+    folder, other = tmp_path_factory.mktemp("web"), tmp_path_factory.mktemp("other")
+    for node in kit.NODES:
+        shutil.rmtree(models_folder(node) / "e2e-cache", ignore_errors=True)
+    with ExitStack() as stack:
+        site = stack.enter_context(fetch_site.site(certificate(folder), CONTROL_PLANE_IP))
+        stranger = stack.enter_context(fetch_site.site(certificate(other), CONTROL_PLANE_IP))
+        values = {
+            "modelCache": {"hostPath": CACHE, "size": "2Gi"},
+            "fetch": {
+                "caBundle": (folder / "tls.crt").read_text(),
+                "hub": site.address,
+                "env": {"PADDOCK_FETCH_PATIENCE": "5"},
+            },
+        }
+        installation.upgrade(values=values)
+        installation.wait_listed()
+        yield Web(site, stranger, folder, stack)
+    installation.upgrade()
+    installation.wait_listed()
+
+
+def remote(name: str, source: str, *devices: api.Object, **more: object) -> api.Object:
+    """Give a deployment of a model that is fetched; `more` is of spec.model."""
+    return kit.deployment(name, *devices, model={"source": source, **more})
+
+
+def fetched(namespace: str, pod: str) -> int:
+    """Give the bytes that came over the network for a pod."""
+    lines = kubectl("logs", "-n", namespace, pod, "-c", "fetch").splitlines()
+    (done,) = (one for line in lines if (one := json.loads(line))["event"] == "done")
+    return int(done["fetched"])
+
+
+def answers(namespace: str, name: str) -> None:
+    """Ask the model something."""
+    status, said = kit.chat(kit.address_of(namespace, name))
+    assert (status, said["usage"]["completion_tokens"] > 0) == (200, True), said
+
+
+def test_from_a_web_server_to_an_answered_chat_and_again_without_a_byte(namespace: str, web: Web) -> None:
+    source, file = web.offer("https")
+    size = file.stat().st_size
+    kit.put(namespace, remote("web", source, {"uuid": RTX_4080}, sha256=fetch_site.sha256(file)))
+    one = kit.wait_available(namespace, "web")["web"]
+    answers(namespace, "web")
+    model = one["status"]["model"]
+    assert (model["architecture"], model["sizeBytes"], model["files"]) == ("llama", size, 1)
+    (first,) = kit.pods(namespace)
+    assert fetched(namespace, first["metadata"]["name"]) == size
+    server = first["spec"]["containers"][0]
+    assert [mount["name"] for mount in server["volumeMounts"] if not mount.get("readOnly")] == ["tmp", "cuda-cache"]
+
+    eventually("the agent tells of the files", lambda: kit.mdep(namespace, "web")["status"]["model"].get("nodes"), 60)
+    web.site.behaviour = lambda handler: handler.status(503) or True  # the network is cut, as far as models go
+    try:
+        kit.run("paddock", "restart", "web", "-n", namespace, "--wait", "--timeout", "60")
+        kubectl("patch", "mdep", "web", "-n", namespace, "--type=merge", "-p", '{"spec":{"replicas":2}}')
+        kit.wait_available(namespace, "web")
+    finally:
+        web.site.behaviour = lambda _: False
+    pods = [pod["metadata"]["name"] for pod in kit.pods(namespace) if "deletionTimestamp" not in pod["metadata"]]
+    assert len(pods) == 2
+    assert [fetched(namespace, pod) for pod in pods] == [0, 0]
+    answers(namespace, "web")
+    listed = kit.run("paddock", "cache", "list", "-n", namespace).stdout
+    assert model["key"] in listed
+    assert "is whole" in kit.run("paddock", "cache", "verify", "-n", namespace, "--key", model["key"]).stdout
+    kit.run("paddock", "cache", "clear", "-n", namespace, "--key", model["key"])
+    assert model["key"] in kit.run("paddock", "cache", "list", "-n", namespace).stdout, "what is in use stays"
+
+
+def test_from_a_hub_that_asks_for_a_token(namespace: str, web: Web) -> None:
+    _, file = web.offer("hub")
+    fetch_site.add_repository(web.site, "org/tiny", {"tiny-Q8_0.gguf": file})
+
+    def guarded(handler: fetch_site.Handler) -> bool:
+        asked = "/org/tiny/" in handler.path and "/cdn/" not in handler.path
+        if asked and handler.headers.get("Authorization") != f"Bearer {TOKEN}":
+            handler.status(401)
+            return True
+        return False
+
+    web.site.behaviour = guarded
+    kit.put(namespace, remote("hub", "hf://org/tiny:Q8_0", {"uuid": RTX_PRO_6000}, secretRef={"name": "hub"}))
+    refused = kit.wait_condition(namespace, "hub", "Accepted", "False", "Unauthorized")
+    assert refused["message"]
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "token", "namespace": namespace}}
+    apply(secret | {"stringData": {"token": TOKEN}})
+    kubectl(
+        "patch",
+        "mdep",
+        "hub",
+        "-n",
+        namespace,
+        "--type=merge",
+        "-p",
+        '{"spec":{"model":{"secretRef":{"name":"token"}}}}',
+    )
+    one = kit.wait_available(namespace, "hub")["hub"]
+    web.site.behaviour = lambda _: False
+    answers(namespace, "hub")
+    model = one["status"]["model"]
+    assert model["pinned"] == f"hf://org/tiny@{fetch_site.COMMIT}/tiny-Q8_0.gguf"
+    assert model["license"] == "gemma"
+    assert model["digest"] == f"sha256:{fetch_site.sha256(file)}"
+    (pod,) = kit.pods(namespace)
+    seen = json.dumps([one, pod]) + kubectl("logs", "-n", namespace, pod["metadata"]["name"], "--all-containers")
+    assert TOKEN not in seen
+
+
+def test_many_pods_of_two_nodes_fetch_twice(namespace: str, web: Web) -> None:
+    source, file = web.offer("many")
+    for name, uuid in (("a", GTX_1060), ("b", RTX_4080), ("c", RTX_PRO_6000)):
+        kit.put(namespace, remote(name, source, {"uuid": uuid}))
+        kubectl("patch", "mdep", name, "-n", namespace, "--type=merge", "-p", '{"spec":{"replicas":2}}')
+    kit.wait_available(namespace, "a", "b", "c", seconds=120)
+    by_node: dict[str, int] = {}
+    for pod in kit.pods(namespace):
+        node = pod["spec"]["nodeName"]
+        by_node[node] = by_node.get(node, 0) + fetched(namespace, pod["metadata"]["name"])
+    size = file.stat().st_size
+    assert by_node == {"node1": size, "node2": size}
+
+
+def test_each_failure_is_told_by_condition_and_message(namespace: str, web: Web) -> None:
+    good, file = web.offer("failing")
+    large = web.folder / "large.gguf"
+    shutil.copy(file, large)
+    with large.open("r+b") as stream:
+        stream.truncate(LIMIT + 1024**3)
+    web.site.files["/large.gguf"] = large
+    kit.put(
+        namespace,
+        remote("not-found", f"{web.site.address}/absent.gguf"),
+        remote("untrusted", f"{web.stranger.address}/{file.name}"),
+        remote("unreachable", f"https://{CONTROL_PLANE_IP}:9/x.gguf"),
+        remote("corrupt", good, sha256="0" * 64),
+        remote("out-of-space", f"{web.site.address}/large.gguf"),
+    )
+    for name, reason in (("not-found", "ModelNotFound"), ("untrusted", "Untrusted"), ("unreachable", "Unreachable")):
+        told = kit.wait_condition(namespace, name, "Accepted", "False", reason, seconds=90)
+        assert told["message"], name
+    corrupt = kit.wait_condition(namespace, "corrupt", "Available", "False", "Corrupt", seconds=90)
+    assert "0000000000" in corrupt["message"]
+    space = kit.wait_condition(namespace, "out-of-space", "Available", "False", "OutOfSpace", seconds=90)
+    assert "Gi" in space["message"] or str(LIMIT) in space["message"]
+    assert kit.condition(kit.mdep(namespace, "corrupt"), "Accepted")["status"] == "True"
+
+
+def test_a_node_fetches_ahead_of_need(namespace: str, web: Web) -> None:
+    source, _ = web.offer("ahead")
+    wish = remote(
+        "ahead", source, {"uuid": RTX_PRO_6000}, prefetch={"nodeSelector": {"kubernetes.io/hostname": "node2"}}
+    )
+    wish["spec"]["replicas"] = 0
+    kit.put(namespace, wish)
+    known = kit.wait_all(
+        namespace, ["ahead"], "files on node2", lambda one: one["status"].get("model", {}).get("nodes") == ["node2"], 90
+    )
+    assert known["ahead"]["status"]["replicas"] == 0
+    kubectl("patch", "mdep", "ahead", "-n", namespace, "--type=merge", "-p", '{"spec":{"replicas":1}}')
+    kit.wait_available(namespace, "ahead")
+    (pod,) = kit.pods(namespace)
+    assert fetched(namespace, pod["metadata"]["name"]) == 0
+    answers(namespace, "ahead")
