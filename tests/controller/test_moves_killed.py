@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support import dying_operator
 from support.client import eventually
+from support.mortal import Mortal
 from support.overbooking import Watch
 from support.pretend_agent import card
 from support.site import GPU
@@ -17,18 +16,11 @@ from support.site import GPU
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from support.operator_process import Operator
     from support.site import Site
 
 SECOND = "node1-0000-02-00-0"
-MOST = 80
+MOST = 100
 """Requests after which room has long been made."""
-
-
-def begin(site: Site, number: int) -> Operator:
-    """Start an operator that ends before its request of this number."""
-    program = [sys.executable, str(Path(dying_operator.__file__)), str(number)]
-    return site.plane.operator(ready=False, program=program)
 
 
 def evicted(site: Site) -> bool:
@@ -55,53 +47,57 @@ def booked_right(site: Site) -> bool:
     return True
 
 
-SCENES = {
+SCENES: dict[str, tuple[Callable[[Site], bool], dict[str, bool], list[Any], dict[str, int]]] = {
     "evicted": (evicted, {"eviction": True}, [card(0, 3)], {}),
     "moved": (moved, {"moves": True}, [card(0, 3), card(1, 5)], {"parallel": 8}),
 }
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("scene", SCENES)
-def test_killed_at_any_step_the_end_is_the_same(site: Site, scene: str) -> None:
+@pytest.mark.parametrize(
+    ("scene", "step"),
+    [
+        *(pytest.param(scene, 4, id=f"{scene}-some") for scene in SCENES),
+        *(pytest.param(scene, 1, id=f"{scene}-all", marks=pytest.mark.long) for scene in SCENES),
+    ],
+)
+def test_killed_at_any_step_the_end_is_the_same(site: Site, scene: str, step: int) -> None:
+    """Of each four requests one in the daily tests, another one each time; all of them in the long ones."""
     right, allowed, cards, serving = SCENES[scene]
     site.operator()
     site.node(devices=cards)
     site.rule(disruption={"minInterval": "0s", "maxPerMinute": 1000, **allowed})
+    site.plane.stop_operators()
     watch = Watch(site.plane)
-    ends = []
-    for number in range(1, MOST):
+    ends: list[str] = []
+    for number in range(1 + os.getpid() % step, MOST, step):
         end = once(site, number, right, serving)
-        if end is None:
+        if not end:
             break
-        ends.append(end)
+        ends.append(f"{number}: {end}")
     watch.stop()
     print("\n".join(ends))  # noqa: T201 shown when the test fails
-    assert 8 < len(ends) < MOST - 1, "it was killed at each step"
+    assert 8 // step < len(ends) < MOST // step - 1, "it was killed at each step"
     assert not watch.overbooked, watch.overbooked
 
 
-def once(site: Site, number: int, right: Callable[[Site], bool], serving: dict[str, int]) -> str | None:
-    """Make room once, with one kill; gives before which request, or None when there were not so many."""
-    site.operator()
-    site.serve("low", placement={"policy": "MostMemory"})
-    site.plane.stop_operators()
-    site.apply("high", priority=5, serving=serving)
-    dying = begin(site, number)
-
-    def over() -> bool:
-        return not dying.running or right(site)
-
-    eventually(over, 30, f"the end of {number}: {dying.tail()}")
-    died = not dying.running
-    if died:
-        assert dying.said("ends before"), dying.tail()
-        site.plane.stop_operators()
-        site.operator()
-    eventually(lambda: right(site), 60, f"killed at {number}: {dying.tail(2)}")
-    made = {key: count for key, count in site.kubelet.created.items() if f"{site.namespace}/high" in key}
-    assert set(made.values()) == {number}, "made once each time"
-    for name in ("high", "low"):
-        site.client.delete(site.path(name))
-    eventually(lambda: not site.all_pods() and not site.reservations(), 20)
-    return dying.tail(1) if died else None
+def once(site: Site, number: int, right: Callable[[Site], bool], serving: dict[str, int]) -> str:
+    """Make room once, with one kill; gives before which request, or nothing when there were not so many."""
+    operator = Mortal(site.plane, number)
+    try:
+        site.serve("low", placement={"policy": "MostMemory"})
+        site.apply("high", priority=5, serving=serving)
+        before = sum(count for key, count in site.kubelet.created.items() if f"{site.namespace}/high" in key)
+        eventually(lambda: operator.dead or right(site), 30, f"the end of {number}")
+        died = operator.dead
+        if died:
+            operator.end()
+            operator = Mortal(site.plane)
+        eventually(lambda: right(site), 45, f"killed at {number}, before {died}")
+        after = sum(count for key, count in site.kubelet.created.items() if f"{site.namespace}/high" in key)
+        assert after - before <= 1, "it was made once"
+        for name in ("high", "low"):
+            site.client.delete(site.path(name))
+        eventually(lambda: not site.all_pods() and not site.reservations(), 20, "all is given back")
+    finally:
+        operator.end()
+    return died

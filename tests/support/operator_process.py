@@ -15,22 +15,21 @@ from typing import TYPE_CHECKING
 from support.client import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 
 class Operator:
     """One real operator process."""
 
-    def __init__(self, environment: Mapping[str, str], port: int, program: Sequence[str] = ()) -> None:
-        """Start it; `program` is run in place of the installed one."""
+    def __init__(self, environment: Mapping[str, str], port: int) -> None:
         self.started, self.port = time.monotonic(), port
         self.lines: list[tuple[float, str]] = []
-        command = list(program) or [str(Path(sys.executable).with_name("paddock-operator"))]
+        program = Path(sys.executable).with_name("paddock-operator")
         # As in its image, its modules are compiled beforehand, whatever the environment says of that.
         ours = ("PADDOCK_", "KUBERNETES_", "PYTHONDONTWRITEBYTECODE")
         plain = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         self._process = subprocess.Popen(
-            command, env=plain | dict(environment), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+            [str(program)], env=plain | dict(environment), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
