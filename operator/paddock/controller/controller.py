@@ -117,9 +117,12 @@ class Controller:
 
     async def stop(self) -> None:
         """End all background work."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        left = set(self._tasks)
+        while left:
+            for task in left:
+                task.cancel()
+            # Until Python 3.12 wait_for loses a cancellation that comes together with what it waits for.
+            _, left = await asyncio.wait(left, timeout=0.5)
         if hasattr(self, "agents"):
             await self.agents.close()
 

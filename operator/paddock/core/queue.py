@@ -56,7 +56,7 @@ def kept_for(ahead: Iterable[Queued], fleet: Fleet, promised: Collection[str] = 
     names: list[str] = []
     for one in ahead:
         for pod, request in sorted(one.requests.items()):
-            if request.need > most:
+            if request.need > most and pod not in promised:
                 continue
             beside = fleet.without((pod,)) if pod in promised else fleet
             found = place(request, beside)
