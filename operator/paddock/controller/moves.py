@@ -128,7 +128,7 @@ class Moves:
         """
         for gpu, promise in self._ledger.promises():
             if promise.pod == pod:
-                return await self._standing(deployment, gpu, promise, request)
+                return await self._standing(deployment, gpu, promise)
         leave = leave_under(rules_for(deployment.namespace, self._world.rules.values()))
         later: list[float] = []
         if leave.moves or leave.eviction:
@@ -168,7 +168,7 @@ class Moves:
         if found is None or found.placement.device is None or not on_one_device(found):
             later += [offer.later] if offer.later else []
             return None
-        promise = self._promise(deployment, pod, request, told(found), self._leaving(found))
+        promise = self._promise(deployment, pod, request, found.placement.need, told(found), self._leaving(found))
         gpu = found.placement.device.gpu
         self._recent[gpu, promise.since] = promise
         try:
@@ -180,7 +180,7 @@ class Moves:
         self._events.normal(deployment, Reason.MAKING_ROOM, f"on {gpu}: {promise.message}")
         for one in promise.leaving:
             self._look_again(one.deployment, 0.0)
-        return await self._standing(deployment, gpu, promise, request)
+        return await self._standing(deployment, gpu, promise)
 
     def _leaving(self, found: Rearrangement) -> list[Leaving]:
         asked = [(one.tenant, True) for one in found.moves] + [(one, False) for one in found.evictions]
@@ -191,21 +191,21 @@ class Moves:
         ]
 
     def _promise(
-        self, deployment: Deployment, pod: str, request: Request, message: str, leaving: list[Leaving]
+        self, deployment: Deployment, pod: str, request: Request, size: int, message: str, leaving: list[Leaving]
     ) -> Promise:
         return Promise(
             pod=pod,
             deployment=deployment.key,
             uid=deployment.uid,
             priority=request.priority,
-            bytes=request.need,
+            bytes=size,
             host_bytes=request.host_need or None,
             since=now(),
             leaving=leaving,
             message=message[:1000],
         )
 
-    async def _standing(self, deployment: Deployment, gpu: str, promise: Promise, request: Request) -> Finding | None:
+    async def _standing(self, deployment: Deployment, gpu: str, promise: Promise) -> Finding | None:
         """Say what a promise waits for, or take it back when it has waited too long."""
         if not promise.leaving:
             return Finding("False", Reason.MAKING_ROOM, f"room is kept on {gpu}: {promise.message}")
@@ -220,10 +220,6 @@ class Moves:
         if left <= 0 or device is None or not device.ready:
             why = f"{waits.removeprefix('waits until ')} is not yet so" if left <= 0 else f"{gpu} is not ready any more"
             await self._abandon(gpu, promise, why)
-            return None
-        if request.need != promise.bytes:
-            await self._withdraw(promise)
-            self._look_again(deployment.key, 0.0)
             return None
         self._look_again(deployment.key, left + 0.1)
         return Finding("False", Reason.MAKING_ROOM, f"{waits}; {promise.message}")
@@ -262,14 +258,14 @@ class Moves:
             return None
         gpu = refusal.nearest.device.gpu
         message = f"it has waited for more than {leave.hold_after} seconds"
-        promise = self._promise(deployment, pod, request, message, [])
+        promise = self._promise(deployment, pod, request, refusal.nearest.need, message, [])
         try:
             await self._ledger.promise(gpu, promise)
         except ConflictError:
             self._look_again(deployment.key, 0.1)
             return None
         self._events.normal(deployment, Reason.MAKING_ROOM, f"room is kept on {gpu}: {message}")
-        return await self._standing(deployment, gpu, promise, request)
+        return await self._standing(deployment, gpu, promise)
 
     async def _abandon(self, gpu: str, promise: Promise, why: str) -> None:
         log.warning("%s is not promised memory on %s any more: %s", promise.pod, gpu, why)

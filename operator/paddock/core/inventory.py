@@ -95,6 +95,7 @@ def merge(observed: GPUStatus, stored: GPUStatus | None) -> GPUStatus:
     ]
     return observed.model_copy(
         update={
+            "learned": stored.learned,
             "reservations": stored.reservations,
             "promises": stored.promises,
             "last_disruption": stored.last_disruption,

@@ -56,13 +56,13 @@ def kept_for(ahead: Iterable[Queued], fleet: Fleet, promised: Collection[str] = 
     names: list[str] = []
     for one in ahead:
         for pod, request in sorted(one.requests.items()):
-            if request.need > most and pod not in promised:
+            if request.least_need > most and pod not in promised:
                 continue
             beside = fleet.without((pod,)) if pod in promised else fleet
             found = place(request, beside)
             if isinstance(found, Placement) and found.device is not None:
                 fleet = beside
-                claim = Claim(pod, one.deployment, request.need, host_bytes=request.host_need)
+                claim = Claim(pod, one.deployment, found.need, host_bytes=request.host_need)
                 fleet = fleet.with_claim(found.device.gpu, claim)
                 most = _roomiest(fleet)
                 names += [] if one.deployment in names else [one.deployment]

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from paddock.api.context import ContextChoice
 from paddock.api.disruption import Disruption, LastDevice
 from paddock.api.modeldeployment import (
     Condition,
@@ -53,6 +54,7 @@ class Outcome:
     need: Need | None = None
     model: ModelStatus | None = None
     """What is known of the model's files."""
+    context: ContextChoice | None = None
     disruption: Disruption | None = None
     """The last time that a replica was asked to leave for another deployment."""
 
@@ -70,6 +72,7 @@ def status_of(deployment: Deployment, outcome: Outcome, now: str) -> ModelDeploy
         endpoint=endpoint(deployment),
         need=outcome.need or _stored_need(deployment),
         model=outcome.model,
+        context=outcome.context,
         shortage=outcome.unplaced.shortage if outcome.unplaced is not None else None,
         queue=_queue(outcome.unplaced),
         last_disruption=_disruption(deployment, outcome),
@@ -183,6 +186,7 @@ def _placement(replica: Replica) -> ReplicaPlacement | None:
         pod_name=replica.name,
         node=record.node or replica.node,
         devices=devices,
+        context_length=record.context or None,
         reason=record.reason,
         since=record.since,
     )
