@@ -162,7 +162,7 @@ class Moves:
         if isinstance(refusal, Placement):
             self._look_again(deployment.key, 0.0)
             return None
-        found = rearrange(request, fleet, offer.tenants, offer.limits)
+        found = rearrange(request, fleet, offer.tenants, offer.limits, deployment.key)
         end = asyncio.get_running_loop().time()
         self._rest_until = end + min(LONGEST_REST, REST * (end - begin))
         if found is None or found.placement.device is None or not on_one_device(found):
