@@ -38,6 +38,8 @@ class Request:
     token_bytes: int = 0
     """What a device reads for one token; 0 when that is not known."""
     replica_spread: ReplicaSpread = ReplicaSpread.DEVICE
+    priority: int = 0
+    """What has less may be evicted for it, where that is allowed."""
     rules: tuple[Rule, ...] = ()
     """Of the PlacementPolicies that hold for its namespace."""
     seed: str = ""
@@ -86,6 +88,7 @@ def request_of(
         need=need,
         host_need=host_need,
         policy=policy,
+        priority=spec.priority,
         rules=rules,
         devices=tuple(wish.devices),
         selector=wish.selector,
