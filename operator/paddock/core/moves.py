@@ -25,8 +25,10 @@ MOST_MOVES = 2
 """More moves at once than this are never proposed."""
 MOST_SUBSETS = 12
 """Replicas on one device of which every subset is tried as victims; of more, the cheapest that suffice are taken."""
-ATTEMPTS = 64
-"""Proposals that are put to the test for one question, the cheapest first."""
+MOST_ATTEMPTS, LEAST_ATTEMPTS = 64, 8
+"""Proposals that are put to the test for one question, the cheapest first: fewer, the more devices there are."""
+JUDGEMENTS = 20_000
+"""Devices that are judged for these tests, roughly: it bounds the time of a search that finds nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class Limits:
     """Replicas that may be evicted; 0: none."""
     moved_percent: int = 150
     """Bytes that may be moved, in per cent of what the one that waits needs."""
-    spare: Mapping[str, int] = field(default_factory=dict)
+    spare: Mapping[str, int] = field(default_factory=dict, hash=False)
     """Replicas of a deployment that may be down at once now, by namespace/name; one that is absent may lose all."""
 
 
@@ -157,7 +159,7 @@ class _Search:
         request = self.request
         self.short = [one for one in refusal.judged if one.verdict in SHORT]
         self.tenants = _by_device(tenants, self.short, request.siblings)
-        self.attempts = ATTEMPTS
+        self.attempts = max(LEAST_ATTEMPTS, min(MOST_ATTEMPTS, JUDGEMENTS // max(1, len(self.fleet.devices))))
 
     def moves(self) -> Rearrangement | None:
         """Move as few replicas as do, those that answer nobody first, then as few bytes as do."""
@@ -179,6 +181,7 @@ class _Search:
         """
         waiting = sorted(sources, key=lambda one: (one.least, one.gpu), reverse=True)
         heap: list[_Group] = []
+        attempts = self.attempts
         while heap or waiting:
             while waiting and (not heap or waiting[-1].least <= heap[0].cost):
                 for group in groups(waiting.pop()):
@@ -187,9 +190,9 @@ class _Search:
             while heap and (not equals or heap[0].cost == equals[0].cost):
                 equals.append(heappop(heap))
             for group in self._by_policy([one for one in equals if self._may_do(one)]):
-                if self.attempts <= 0:
+                if not attempts:
                     return None
-                self.attempts -= 1
+                attempts -= 1
                 found = trial(group)
                 if found is not None:
                     return found
@@ -216,7 +219,9 @@ class _Search:
         for judged, tenants in self._occupied():
             gpu, short = judged.device.gpu, _shortfall(judged)
             movable = [
-                one for one in tenants if one.movable and one.request is not None and one.need <= roomiest.beside(gpu)
+                one
+                for one in tenants
+                if one.movable and one.request is not None and one.request.least_need <= roomiest.beside(gpu)
             ]
             largest = nlargest(min(self.limits.moves, MOST_MOVES), (one.need for one in movable))
             number = next((count for count, size in enumerate(accumulate(largest), start=1) if size >= short), None)
@@ -225,7 +230,7 @@ class _Search:
 
     def _movable_groups(self, source: _Source) -> Iterator[_Group]:
         """Give its groups of one or two whose leaving may do."""
-        most = self.request.need * self.limits.moved_percent // 100
+        most = source.judged.need * self.limits.moved_percent // 100
         for number in range(source.least[0], min(self.limits.moves, MOST_MOVES) + 1):
             for group in combinations(source.tenants, number):
                 size = sum(one.need for one in group)
@@ -238,7 +243,7 @@ class _Search:
         mine = _placed(self.request, bare)
         if mine is None:
             return None
-        rest = _with(bare, Claim("", self.waiting, self.request.need, host_bytes=self.request.host_need), mine)
+        rest = _with(bare, Claim("", self.waiting, mine.need, host_bytes=self.request.host_need), mine)
         largest_first = sorted(group.tenants, key=lambda one: (-one.need, one.owner))
         for order in (largest_first, largest_first[::-1])[: len(largest_first)]:
             moves = self._rehoused(order, rest)
@@ -258,7 +263,7 @@ class _Search:
             if _reaches(one.request, before) and not _reaches(one.request, found.device):
                 return None
             out.append(Move(one, found))
-            there = Claim(one.owner, one.deployment, one.request.need, host_bytes=one.request.host_need)
+            there = Claim(one.owner, one.deployment, found.need, host_bytes=one.request.host_need)
             fleet = _with(fleet, there, found)
         return tuple(out)
 
@@ -317,11 +322,11 @@ class _Search:
     def _enough(self, judged: Judged, group: Sequence[Tenant]) -> bool:
         """Tell whether the device's memory would be enough; host memory and quotas are left to `place`."""
         freed = judged.device.without(frozenset(one.owner for one in group))
-        return freed.available(self.fleet.reserve) >= self.request.need
+        return freed.available(self.fleet.reserve) >= judged.need
 
     def _told(self, mine: Placement, moves: tuple[Move, ...] = (), evictions: tuple[Tenant, ...] = ()) -> Rearrangement:
         request = self.request
-        before = Cost(1, request.need, request.priority)
+        before = Cost(1, mine.need, request.priority)
         after = Cost(
             waiting=len(evictions),
             waiting_bytes=sum(one.need for one in evictions),
@@ -343,7 +348,7 @@ class _Search:
             for one in evictions
         ]
         rank = f" of priority {self.request.priority}" if evictions else ""
-        who = f"{self.waiting or 'what waits'} ({human(self.request.need)}{rank})"
+        who = f"{self.waiting or 'what waits'} ({human(mine.need)}{rank})"
         return f"{'; '.join(parts)}: then {who} fits on {_gpu(mine)}"
 
 
