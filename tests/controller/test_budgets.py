@@ -43,7 +43,7 @@ def test_a_budget_holds_models_back_until_it_is_raised(site: Site) -> None:
     assert "shortage" not in site.status("b")
     stored = site.client.get(f"{GPUS}/{GPU}")
     assert stored is not None
-    assert stored["spec"] == {"budget": "Auto", "reserve": "1Gi", "labels": {"team": "a"}}
+    assert stored["spec"] == {"budget": "Auto", "reserve": "1Gi", "labels": {"team": "a"}, "quarantine": False}
 
 
 def test_a_node_s_word_on_host_memory_holds_models_back(site: Site) -> None:
