@@ -77,7 +77,8 @@ class Reconciler:
         self._pauses = Pauses()
         self._moves = Moves(settings, world, parts, look_again)
         self._fetching = Fetching(cluster, settings, world, parts, look_again)
-        self._prover = Prover(cluster, world.replicas, parts.events, look_again, parts.ledger.learn)
+        self._health, self._doubts = parts.health, parts.health.doubts
+        self._prover = Prover(cluster, world.replicas, parts, look_again)
 
     async def look(self, key: str) -> None:
         """Take one look at a deployment and do the next steps."""
@@ -88,6 +89,7 @@ class Reconciler:
             self._services.forget(key)
             self._pauses.forget(key)
             self._fetching.forget(key)
+            self._doubts.forget(key)
             self._put_off.pop(key, None)
             return
         if key in self._put_off and self._put_off[key][1] > asyncio.get_running_loop().time() and self._look_later(key):
@@ -158,13 +160,14 @@ class Reconciler:
 
     def _plan(self, deployment: Deployment) -> Plan:
         replicas = self._world.replicas.of(deployment.key)
-        return plan(
+        steps = plan(
             deployment,
             replicas,
             lambda one: self._satisfies(deployment, one),
             self._is_lost,
             self._moves.departure,
         )
+        return self._doubts.replace(steps)
 
     def _is_lost(self, replica: Replica) -> bool:
         """Tell whether a pod is on a node that does not answer."""
@@ -313,7 +316,8 @@ class Reconciler:
     def _ask(self, deployment: Deployment, pod: str, request: Request) -> tuple[Fleet, Placement | Unplaceable]:
         """Ask for a device beside what those ahead in the queue will take; gives the fleet that was asked, too."""
         ahead = self._world.waiting.ahead_of(deployment)
-        real = self._ledger.fleet(self._world.nodes).without(self._moves.kept_behind(deployment))
+        beside = self._doubts.fleet(deployment.key, self._ledger.fleet(self._world.nodes))
+        real = beside.without(self._moves.kept_behind(deployment))
         kept, names_ = kept_for(ahead, real, self._ledger.promised)
         fleet = kept.without((pod,))
         decision = place(request, fleet)
@@ -442,6 +446,9 @@ class Reconciler:
         for removal in removals:
             one = removal.replica
             log.info("%s: removed, since %s", one.key, removal.why)
+            if one.unverified:
+                self._pauses.failed(one.key)
+                self._doubts.note(one)
             if one.failed:
                 lasting = one.waiting if one.fetch_failed else None
                 self._pauses.failed(one.key, Finding("False", lasting, removal.why) if lasting is not None else None)
@@ -471,7 +478,9 @@ class Reconciler:
         steps = await self._prover.with_crashes(self._plan(latest))
         steps = await self._fetching.with_progress(latest, steps)
         model, last = self._fetching.status(latest, steps), self._moves.last(latest)
-        outcome = Outcome(finding, steps, unplaced, need_, model, choice_of(latest, steps.current), last)
+        doubt, observed = self._health.seen(latest.key)
+        context = choice_of(latest, steps.current)
+        outcome = Outcome(finding, steps, unplaced, need_, model, context, doubt, observed, last)
         status = status_of(latest, outcome, now()).to_dict()
         if status == latest.status:
             return
