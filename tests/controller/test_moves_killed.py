@@ -47,6 +47,12 @@ def booked_right(site: Site) -> bool:
     return True
 
 
+def nothing_left(site: Site) -> bool:
+    pods = [one["metadata"]["name"] for one in site.all_pods()]
+    assert (pods, site.reservations()) == ([], {})
+    return True
+
+
 SCENES: dict[str, tuple[Callable[[Site], bool], dict[str, bool], list[Any], dict[str, int]]] = {
     "evicted": (evicted, {"eviction": True}, [card(0, 3)], {}),
     "moved": (moved, {"moves": True}, [card(0, 3), card(1, 5)], {"parallel": 8}),
@@ -97,7 +103,7 @@ def once(site: Site, number: int, right: Callable[[Site], bool], serving: dict[s
         assert after - before <= 1, "it was made once"
         for name in ("high", "low"):
             site.client.delete(site.path(name))
-        eventually(lambda: not site.all_pods() and not site.reservations(), 20, "all is given back")
+        eventually(lambda: nothing_left(site), 30, f"all is given back after {number}, before {died}")
     finally:
         operator.end()
     return died

@@ -7,6 +7,7 @@ the cluster comes from plain watches, so that a start takes no longer than its l
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +87,13 @@ class Mortal:
             self._tasks.append(asyncio.create_task(self._watch(path, handler)))
 
     async def _watch(self, path: str, handler: Callable[[str | None, Mapping[str, Any]], None]) -> None:
-        """Hand over what is there, and then each change."""
+        """Hand over what is there, and then each change; again from the start when the connection ends."""
+        while True:
+            with contextlib.suppress(aiohttp.ClientError, TimeoutError, KeyError):
+                await self._follow(path, handler)
+            await asyncio.sleep(0.1)
+
+    async def _follow(self, path: str, handler: Callable[[str | None, Mapping[str, Any]], None]) -> None:
         headers = {"Authorization": f"Bearer {self._plane.server.token}"}
         connector = aiohttp.TCPConnector(ssl=False)
         async with aiohttp.ClientSession(self._plane.server.url, headers=headers, connector=connector) as http:
