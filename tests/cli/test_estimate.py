@@ -321,3 +321,35 @@ def test_what_llama_cpp_cannot_load_is_estimated_and_told(shell: Shell, tmp_path
     assert "does not load the model" in found["notMeasured"]
     _, text = shell.run("estimate", path, "--library", str(LIBRARIES))
     assert "not measured: llama.cpp does not load the model" in text
+
+
+def test_several_devices_are_told_one_by_one(shell: Shell, model: Callable[[str], str]) -> None:
+    path = model("llama-3.2-1b")
+    given = ["--no-measure", "--tensor-split", "1,1", "--override-tensor", r"blk\.0\.ffn=CPU"]
+    found = json.loads(shell.run("estimate", path, *given, "-o", "json")[1])
+    first, second = found["devices"]
+    assert first["total"] + second["total"] == found["total"]["device"]
+    assert {kind: first[kind] + second[kind] for kind in found["device"]} == found["device"]
+    assert (found["options"]["shares"], found["options"]["splitMode"]) == ([1.0, 1.0], "layer")
+    text = shell.run("estimate", path, "--no-measure", "--tensor-split", "1/1", "--budget", "1GiB")[1]
+    assert "On the device 0: " in text
+    assert "On the device 1: " in text
+    assert "layers over 2 devices by 1,1" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--tensor-split", "1;2"], "give a number for each device, like 3,1"),
+        (["--tensor-split", "0,0"], "not all 0"),
+        (["--tensor-split", "1,1", "--split-mode", "row"], "only SYCL divides by rows"),
+        (["--override-tensor", "exps"], "give PATTERN=WHERE"),
+        (["--override-tensor", "exps=GPU7"], "GPU7 is none of the 1 devices"),
+    ],
+)
+def test_a_division_that_cannot_be_is_refused(
+    shell: Shell, model: Callable[[str], str], arguments: list[str], words: str
+) -> None:
+    status, text = shell.run("estimate", model("llama-3.2-1b"), "--no-measure", *arguments)
+    assert status == 2
+    assert words in text

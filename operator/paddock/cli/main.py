@@ -14,7 +14,7 @@ from typer.main import get_command
 from paddock import __version__
 from paddock.api.modeldeployment import Policy
 from paddock.cli import asking
-from paddock.cli.output import Backend, CacheAction, CacheName, Flash, Output, complain
+from paddock.cli.output import Backend, CacheAction, CacheName, Flash, Output, SplitMode, complain
 from paddock.cli.problem import ApiError, Problem, problem_of
 from paddock.cli.target import Environment, Session, Target, targeted
 
@@ -262,6 +262,10 @@ def estimate(  # noqa: PLR0913, PLR0917 llama-server's options, one by one
     embeddings: asking.Embeddings = False,
     gpu_layers: asking.GpuLayers = "all",
     n_cpu_moe: asking.ExpertsOnHost = 0,
+    cpu_moe: asking.AllExpertsOnHost = False,
+    split_mode: asking.SplitModeName = SplitMode.LAYER,
+    tensor_split: asking.Shares = None,
+    override_tensor: asking.Overrides = None,
     backend: asking.BackendName = Backend.GENERIC,
     budget: asking.Budget = None,
     bandwidth: asking.DeviceSpeed = None,
@@ -288,7 +292,10 @@ def estimate(  # noqa: PLR0913, PLR0917 llama-server's options, one by one
         flash_attention=flash_attn.value,
         embeddings=embeddings,
         gpu_layers=asking.layers_of(gpu_layers),
-        cpu_moe=n_cpu_moe,
+        cpu_moe=asking.MOST_LAYERS if cpu_moe else n_cpu_moe,
+        shares=asking.shares_of(tensor_split, split_mode),
+        split_mode="layer" if split_mode is SplitMode.NONE else split_mode.value,
+        overrides=asking.overrides_of(override_tensor),
         backend=backend.value,
     )
     wish = Wish(

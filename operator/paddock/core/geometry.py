@@ -35,6 +35,12 @@ class Options:
     """Layers on the device, the output layer counted as one; None is all, 0 a server without a device."""
     cpu_moe: int = 0
     """--n-cpu-moe: so many layers keep their experts in host memory."""
+    shares: tuple[float, ...] = ()
+    """-ts: what each of several devices gets; one device without."""
+    split_mode: Literal["layer", "row", "tensor"] = "layer"
+    """-sm: what is divided over several devices: layers, rows of matrices, or every tensor by heads."""
+    overrides: tuple[tuple[str, str], ...] = ()
+    """-ot: patterns of tensors' names and where they are instead, CPU or a device by the number at its name's end."""
     backend: str = "generic"
     """generic, cuda, hip, vulkan, sycl, metal or another: what is not in the tables is planned with the largest."""
 

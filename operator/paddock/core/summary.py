@@ -340,9 +340,45 @@ def _groups(header: _Header, layers: _Layers) -> _Groups:
     return _Groups(inputs, repeating, outputs + tied, tied)
 
 
+class Loaded(NamedTuple):
+    """A tensor as it is loaded."""
+
+    name: str
+    layer: int
+    """INPUT, the number of a layer, the number of layers for the output, or EVERY for what each layer brings along."""
+    bytes: int
+    """With alignment."""
+    padded: int
+    """As CUDA and its relatives allocate it."""
+    dimensions: int
+    expert: bool
+    """Whether --n-cpu-moe moves it."""
+
+
+INPUT, EVERY = -1, -2
+
+
+def loaded(parts: Sequence[GgufMetadata]) -> list[Loaded]:
+    """Give every tensor that llama.cpp loads, a tied embedding as input and as output; raises GgufError."""
+    header = _Header(parts)
+    layers = _layers(header)
+    groups = _groups(header, layers)
+    rows = [(one, INPUT) for one in groups.inputs]
+    rows += [(one, _layer_of(one.name) or 0) for one in groups.repeating]
+    rows += [(one, EVERY if one.name.startswith(_SHARED_PREFIXES) else layers.count) for one in groups.outputs]
+    return [
+        Loaded(one.name, layer, _align(one.bytes), _padded(one), len(one.shape), expert=_is_expert(one.name))
+        for one, layer in rows
+    ]
+
+
+def _is_expert(name: str) -> bool:
+    return name.partition(".")[2].partition(".")[2].startswith(_EXPERTS)
+
+
 def _expert_bytes(tensors: list[Tensor], count: int) -> list[int]:
     """Give the bytes of experts per layer, of those tensors that --n-cpu-moe moves; nothing where there are none."""
-    experts = [tensor for tensor in tensors if tensor.name.partition(".")[2].partition(".")[2].startswith(_EXPERTS)]
+    experts = [tensor for tensor in tensors if _is_expert(tensor.name)]
     return _short(_layer_bytes(experts, count)) if experts else []
 
 
