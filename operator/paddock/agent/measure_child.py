@@ -194,10 +194,11 @@ def _apply(options: dict[str, Any], model: _ModelParams, context: _ContextParams
     batch, slots = options["batch"], options["parallel"]
     if options["embeddings"]:  # tools/server/server.cpp: an input is computed at once
         batch = min(batch, options["ubatch"])
-    outputs = batch if options["embeddings"] else max(1, min(batch, slots))
+    outputs = batch if options["embeddings"] else max(1, min(batch, slots * (1 + options["drafted"])))
     context.n_ctx, context.n_batch, context.n_ubatch = options["context"], batch, options["ubatch"]
     context.n_seq_max, context.kv_unified, context.embeddings = slots, options["kv_unified"], options["embeddings"]
-    context.n_outputs_max, context.n_outputs_max_per_seq = outputs, 1
+    context.n_outputs_max, context.n_outputs_max_per_seq = outputs, 1 + options["drafted"]
+    context.n_rs_seq = options["drafted"] if options["mtp"] else 0
     context.type_k, context.type_v = options["type_k"], options["type_v"]
     context.flash_attn_type, context.swa_full = _FLASH[options["flash_attention"]], False
 

@@ -53,6 +53,19 @@ Overrides = Annotated[
         "--override-tensor", metavar="PATTERN=WHERE", help="Tensors elsewhere, on CPU or a device; may be repeated."
     ),
 ]
+Projector = Annotated[
+    str | None, typer.Option(metavar="FILE|URL", help="A projector for images or sound.", show_default=False)
+]
+Adapters = Annotated[
+    list[str] | None, typer.Option("--lora", metavar="FILE|URL", help="A LoRA adapter; may be repeated.")
+]
+DraftModel = Annotated[
+    str | None, typer.Option(metavar="FILE|URL", help="A draft model, as llama-server's -md.", show_default=False)
+]
+Mtp = Annotated[bool, typer.Option("--mtp", help="The model's own head drafts (--spec-type draft-mtp).")]
+DraftTokens = Annotated[
+    int, typer.Option("--draft-tokens", min=1, max=MOST_SLOTS, metavar="N", help="Tokens that are drafted at once.")
+]
 BackendName = Annotated[
     Backend, typer.Option(metavar="|".join(Backend), help="Kind of device; generic is one without extras.")
 ]

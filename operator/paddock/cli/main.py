@@ -266,6 +266,11 @@ def estimate(  # noqa: PLR0913, PLR0917 llama-server's options, one by one
     split_mode: asking.SplitModeName = SplitMode.LAYER,
     tensor_split: asking.Shares = None,
     override_tensor: asking.Overrides = None,
+    mmproj: asking.Projector = None,
+    lora: asking.Adapters = None,
+    draft: asking.DraftModel = None,
+    mtp: asking.Mtp = False,
+    draft_tokens: asking.DraftTokens = 3,
     backend: asking.BackendName = Backend.GENERIC,
     budget: asking.Budget = None,
     bandwidth: asking.DeviceSpeed = None,
@@ -276,7 +281,7 @@ def estimate(  # noqa: PLR0913, PLR0917 llama-server's options, one by one
 ) -> None:
     """Say what memory a model needs, from its header alone; nothing is started, and no cluster is asked."""
     from paddock.cli.estimate import estimated
-    from paddock.cli.estimating import Asked, bytes_of
+    from paddock.cli.estimating import Asked, beside_of, bytes_of
     from paddock.core.counsel import Wish
     from paddock.core.estimate import Options
 
@@ -296,12 +301,19 @@ def estimate(  # noqa: PLR0913, PLR0917 llama-server's options, one by one
         shares=asking.shares_of(tensor_split, split_mode),
         split_mode="layer" if split_mode is SplitMode.NONE else split_mode.value,
         overrides=asking.overrides_of(override_tensor),
+        drafted=draft_tokens if draft or mtp else 0,
+        mtp=mtp,
         backend=backend.value,
     )
     wish = Wish(
         None if budget is None else bytes_of(budget), asking.per_second(bandwidth), asking.per_second(host_bandwidth)
     )
-    estimated(environment.screen(), model, Asked(options, wish, measure, library), output)
+    estimated(
+        environment.screen(),
+        model,
+        Asked(options, wish, beside_of(mmproj, lora or (), draft), measure, library),
+        output,
+    )
 
 
 @app.command()

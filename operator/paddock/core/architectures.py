@@ -156,6 +156,23 @@ WITHOUT_TENSOR_SPLIT: Final = frozenset(
 )
 """llama.cpp refuses -sm tensor for these (llm_arch_supports_sm_tensor)."""
 
+ROLLED_BACK: Final = frozenset(
+    {
+        "bailingmoe3",
+        "deepseek4",
+        "glm5-next",
+        "kimi-k3",
+        "lfm2",
+        "lfm2moe",
+        "nemotron_h",
+        "nemotron_h_moe",
+        "qwen35",
+        "qwen35moe",
+        "qwen4exp",
+    }
+)
+"""States are kept for each token that the model's own head drafts (llm_arch_supports_rs_rollback)."""
+
 MEASURED_DENSE: Final = frozenset({"gemma3", "llama", "qwen3"})
 """The closed form of the compute buffer agrees with llama.cpp within 0.5 % for models of real size."""
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from paddock.api.report import HeaderSummary
+from paddock.core.architectures import ROLLED_BACK
 from paddock.core.geometry import Geometry, Options, flash_attention, per_layer, widths
 from paddock.core.ggml import GgmlElement, type_called
 
@@ -35,6 +36,7 @@ def layer_caches(summary: HeaderSummary, options: Options, geometry: Geometry) -
     rows = [widths(summary, windowed=flag) for flag in windowed]
     flash = flash_attention(summary, options)
     widest = 0 if flash else max((value * number for (_, value), number in zip(rows, heads, strict=True)), default=0)
+    kept = 1 + states_rolled_back(summary, options)
     caches = []
     for layer in range(count):
         cells = (geometry.window if windowed[layer] else geometry.cells) * geometry.streams
@@ -43,9 +45,15 @@ def layer_caches(summary: HeaderSummary, options: Options, geometry: Geometry) -
         index = 0
         if heads[layer] and indexed[layer] and summary.indexer_length:
             index = types[0].row(summary.indexer_length) + types[1].row(summary.indexer_value_length)
-        held = state * geometry.slots if stateful[layer] else 0
+        held = state * geometry.slots * kept if stateful[layer] else 0
         caches.append(LayerCache(pair * cells, index * geometry.cells * geometry.streams, held, windowed[layer]))
     return caches
+
+
+def states_rolled_back(summary: HeaderSummary, options: Options) -> int:
+    """Give how many further states a slot has, so that drafted tokens can be taken back (common/common.h:399)."""
+    rolls = options.mtp and summary.recurrent and summary.architecture in ROLLED_BACK
+    return options.drafted if rolls else 0
 
 
 def _pair(types: tuple[GgmlElement, GgmlElement], key: int, value: int, *, latent: bool) -> int:

@@ -16,6 +16,7 @@ from paddock.core.advice import (
     widest_cache,
     with_request,
 )
+from paddock.core.beside import Beside
 from paddock.core.division import Estimator
 from paddock.core.estimate import MemoryEstimate, Options
 from paddock.core.gguf import GgufError, GgufMetadata
@@ -95,9 +96,10 @@ def advise(
     found: MemoryEstimate,
     options: Options,
     wish: Wish,
+    beside: Beside = Beside(),  # noqa: B008 frozen
 ) -> Iterator[Advice]:
     """Give all advice, the most telling first; found is the need with these options, where it is known better."""
-    case = _Case(parts, summary, found, options, wish, Estimator(parts, summary))
+    case = _Case(parts, summary, found, options, wish, Estimator(parts, summary, beside))
     if wish.budget is not None:
         enough = max(found.devices) <= wish.budget
         yield _fit(case, wish.budget, enough=enough)
@@ -187,7 +189,7 @@ def _quantizations(case: _Case, budget: int, *, enough: bool) -> Iterator[Advice
         if mix.name == now or abs(weights - own) * 50 < own or (weights < own and enough):
             continue
         try:
-            total = max(Estimator(other, summarize(other))(case.options).devices)
+            total = max(Estimator(other, summarize(other), case.estimator.beside)(case.options).devices)
         except GgufError:
             continue
         if total > budget:

@@ -9,11 +9,13 @@ import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate
 from typing import Final
 
 from paddock.api.report import HeaderSummary
 from paddock.core.architectures import WITHOUT_TENSOR_SPLIT
+from paddock.core.beside import Beside
 from paddock.core.cache import LayerCache, layer_caches
 from paddock.core.compute import bounded_device, bounded_host, copied_cache
 from paddock.core.estimate import PADDING, Addend, MemoryEstimate, Options, Source, added_up, device_layers, estimate
@@ -43,17 +45,31 @@ class DivisionError(ValueError):
 class Estimator:
     """Estimates one model with any options, on one device or several."""
 
-    def __init__(self, parts: Sequence[GgufMetadata], summary: HeaderSummary) -> None:
-        self.parts, self.summary = parts, summary
-        self._found: list[Loaded] | None = None
+    def __init__(
+        self,
+        parts: Sequence[GgufMetadata],
+        summary: HeaderSummary,
+        beside: Beside = Beside(),  # noqa: B008 frozen
+    ) -> None:
+        self.parts, self.summary, self.beside = parts, summary, beside
+
+    @cached_property
+    def tensors(self) -> list[Loaded]:
+        """Every tensor that is loaded."""
+        return loaded(self.parts)
 
     def __call__(self, options: Options) -> MemoryEstimate:
-        """Estimate what one server needs; raises DivisionError."""
+        """Estimate what one server needs; raises DivisionError, and GgufError where a file beside is wrong."""
+        found = self.model(options)
+        if self.beside == Beside() and not options.mtp:
+            return found
+        return added_up((*found.addends, *self.beside.addends(self.summary, options, self.tensors)))
+
+    def model(self, options: Options) -> MemoryEstimate:
+        """Estimate the model alone."""
         if len(options.shares) <= 1 and not options.overrides:
             return estimate(self.summary, options)
-        if self._found is None:
-            self._found = loaded(self.parts)
-        return _Divided(self._found, self.summary, options).estimate()
+        return _Divided(self.tensors, self.summary, options).estimate()
 
 
 def homes(layers: int, on_device: int, shares: Sequence[float]) -> list[int]:
@@ -155,7 +171,7 @@ class _Divided:
         home = self.homes[tensor.layer]
         if home == HOST or self.options.split_mode == "layer" or self.count == 1:
             return [self._whole(tensor, home)]
-        if self.options.split_mode == "row" and tensor.dimensions < 2:  # noqa: PLR2004 a matrix
+        if self.options.split_mode == "row" and len(tensor.shape) < 2:  # noqa: PLR2004 a matrix
             return [self._whole(tensor, home)]
         return [self._part(tensor, place) for place in range(self.count)]
 
@@ -164,7 +180,7 @@ class _Divided:
 
     def _part(self, tensor: Loaded, place: int) -> _Weights:
         """Give a bound of one device's part: its share and what rounding may add, or all where nothing is divided."""
-        if tensor.dimensions < 2:  # noqa: PLR2004 a vector is on each device
+        if len(tensor.shape) < 2:  # noqa: PLR2004 a vector is on each device
             return replace(self._whole(tensor, place), source="bound")
         size = min(tensor.bytes, int(tensor.bytes * self._fraction(place)) + 1)
         return _Weights(place, size, self._padding(tensor), "bound")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from paddock.api.report import HeaderSummary
-from paddock.core.cache import LayerCache, layer_caches
+from paddock.core.cache import LayerCache, layer_caches, states_rolled_back
 from paddock.core.compute import bounded_device, bounded_host, copied_cache, logits
 from paddock.core.geometry import Geometry, Options
 from paddock.core.graphs import ComputeSizes, compute_sizes
@@ -222,7 +222,10 @@ def _compute(summary: HeaderSummary, options: Options, geometry: Geometry, on_de
     whole = on_device > summary.block_count and not experts_on_host(summary, options, on_device)
     bound = bounded_device(summary, options, geometry)
     inputs = bounded_host(summary, options, geometry)
-    if whole or not on_device:
+    rolled_back = states_rolled_back(summary, options)
+    if rolled_back:  # no graph of this kind was recorded
+        bound += 2 * rolled_back * summary.recurrent_state_bytes * geometry.slots
+    elif whole or not on_device:
         alignment = DEVICE_ALIGNMENT.get(options.backend, UNKNOWN_ALIGNMENT)
         sizes = compute_sizes(summary, options, geometry, templates(), alignment)
         if sizes is not None:

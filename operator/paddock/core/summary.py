@@ -83,6 +83,10 @@ def summarize(parts: Sequence[GgufMetadata]) -> HeaderSummary:
         layer_bytes=_short(_layer_bytes(groups.repeating, layers.count)),
         graph=_outline(header, layers),
         shared_bytes=sum(_align(one.bytes) for one in groups.outputs if one.name.startswith(_SHARED_PREFIXES)),
+        predicting_layers=layers.count - layers.trunk,
+        predicting_bytes=sum(
+            _align(one.bytes) for one in header.tensors if (_layer_of(one.name) or 0) >= layers.trunk > 0
+        ),
         tied_bytes=sum(_align(tensor.bytes) for tensor in groups.tied),
     )
 
@@ -350,7 +354,7 @@ class Loaded(NamedTuple):
     """With alignment."""
     padded: int
     """As CUDA and its relatives allocate it."""
-    dimensions: int
+    shape: tuple[int, ...]
     expert: bool
     """Whether --n-cpu-moe moves it."""
 
@@ -367,9 +371,15 @@ def loaded(parts: Sequence[GgufMetadata]) -> list[Loaded]:
     rows += [(one, _layer_of(one.name) or 0) for one in groups.repeating]
     rows += [(one, EVERY if one.name.startswith(_SHARED_PREFIXES) else layers.count) for one in groups.outputs]
     return [
-        Loaded(one.name, layer, _align(one.bytes), _padded(one), len(one.shape), expert=_is_expert(one.name))
+        Loaded(one.name, layer, _align(one.bytes), _padded(one), one.shape, expert=_is_expert(one.name))
         for one, layer in rows
     ]
+
+
+def sizes_of(parts: Sequence[GgufMetadata]) -> list[Loaded]:
+    """Give every tensor of a file that is no model, such as a projector; the layer tells nothing."""
+    rows = (one for part in parts for one in part.tensors)
+    return [Loaded(one.name, INPUT, _align(one.bytes), _padded(one), one.shape, expert=False) for one in rows]
 
 
 def _is_expert(name: str) -> bool:
