@@ -11,6 +11,7 @@ from paddock.api.report import GraphOutline, HeaderSummary, LayerOutline, Tensor
 from paddock.core import architectures as known
 from paddock.core.ggml import type_numbered
 from paddock.core.gguf import GgufError, GgufMetadata, Skipped, Tensor
+from paddock.core.speed import weights_read
 
 MAX_LAYERS: Final = 512
 """LLAMA_MAX_LAYERS."""
@@ -83,6 +84,7 @@ def summarize(parts: Sequence[GgufMetadata]) -> HeaderSummary:
         layer_bytes=_short(_layer_bytes(groups.repeating, layers.count)),
         graph=_outline(header, layers),
         shared_bytes=sum(_align(one.bytes) for one in groups.outputs if one.name.startswith(_SHARED_PREFIXES)),
+        token_bytes=weights_read(parts, layers=layers.count).device,
         predicting_layers=layers.count - layers.trunk,
         predicting_bytes=sum(
             _align(one.bytes) for one in header.tensors if (_layer_of(one.name) or 0) >= layers.trunk > 0
