@@ -21,7 +21,7 @@ from support import gguf_writer as writer
 FOLDER = libraries()
 needs_llama = pytest.mark.skipif(FOLDER is None, reason="llama.cpp's libraries are not built: make build")
 ANSWER = {
-    "device": {"weights": 1, "kvCache": 2, "compute": 3},
+    "devices": [{"weights": 1, "kvCache": 2, "compute": 3}],
     "host": {"weights": 4, "kvCache": 5, "compute": 6},
     "context": 256,
     "version": "0.26.0",
@@ -172,7 +172,7 @@ def test_a_spoiled_memory_is_asked_anew_and_an_unwritable_one_does_no_harm(tmp_p
     meter = Meter(tmp_path, remembered=kept, command=answering(tmp_path))
     meter.measure(subject(tmp_path), OPTIONS)
     (spoiled,) = kept.iterdir()
-    for text in ("", "{", "[]", "{}", '{"device": 1}', json.dumps({**ANSWER, "device": {"weights": "x"}})):
+    for text in ("", "{", "[]", "{}", '{"devices": 1}', json.dumps({**ANSWER, "devices": [{"weights": "x"}]})):
         spoiled.write_text(text)
         again = Meter(tmp_path, remembered=kept, command=answering(tmp_path))
         assert again.measure(subject(tmp_path), OPTIONS).device.weights == 1

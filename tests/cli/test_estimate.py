@@ -321,3 +321,79 @@ def test_what_llama_cpp_cannot_load_is_estimated_and_told(shell: Shell, tmp_path
     assert "does not load the model" in found["notMeasured"]
     _, text = shell.run("estimate", path, "--library", str(LIBRARIES))
     assert "not measured: llama.cpp does not load the model" in text
+
+
+def test_several_devices_are_told_one_by_one(shell: Shell, model: Callable[[str], str]) -> None:
+    path = model("llama-3.2-1b")
+    given = ["--no-measure", "--tensor-split", "1,1", "--override-tensor", r"blk\.0\.ffn=CPU"]
+    found = json.loads(shell.run("estimate", path, *given, "-o", "json")[1])
+    first, second = found["devices"]
+    assert first["total"] + second["total"] == found["total"]["device"]
+    assert {kind: first[kind] + second[kind] for kind in found["device"]} == found["device"]
+    assert (found["options"]["shares"], found["options"]["splitMode"]) == ([1.0, 1.0], "layer")
+    text = shell.run("estimate", path, "--no-measure", "--tensor-split", "1/1", "--budget", "1GiB")[1]
+    assert "On the device 0: " in text
+    assert "On the device 1: " in text
+    assert "layers over 2 devices by 1,1" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--tensor-split", "1;2"], "give a number for each device, like 3,1"),
+        (["--tensor-split", "0,0"], "not all 0"),
+        (["--tensor-split", "1,1", "--split-mode", "row"], "only SYCL divides by rows"),
+        (["--override-tensor", "exps"], "give PATTERN=WHERE"),
+        (["--override-tensor", "exps=GPU7"], "GPU7 is none of the 1 devices"),
+    ],
+)
+def test_a_division_that_cannot_be_is_refused(
+    shell: Shell, model: Callable[[str], str], capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    status, _ = shell.run("estimate", model("llama-3.2-1b"), "--no-measure", *arguments)
+    assert status == 2
+    assert words in capsys.readouterr().err
+
+
+def test_what_a_server_holds_beside_its_model_is_counted(
+    shell: Shell, model: Callable[[str], str], tmp_path: Path
+) -> None:
+    path, small = model("llama-3.2-1b"), model("smollm2-360m")
+    projector = {"general.architecture": "clip", "general.type": "mmproj", "clip.vision.embedding_length": 64}
+    images = writer.write_gguf(tmp_path / "images.gguf", projector, [writer.Spec("v.patch_embd.weight", (64, 64))])
+    kind = {"general.architecture": "llama", "general.type": "adapter", "adapter.type": "lora"}
+    pair = [writer.Spec(f"blk.0.attn_q.weight.lora_{letter}", (2048, 8)) for letter in "ab"]
+    tuned = writer.write_gguf(tmp_path / "tuned.gguf", kind, pair)
+    plain = asked(shell, path, "--context", "4096")
+    given = ["--mmproj", str(images), "--lora", str(tuned), "--draft", small]
+    found = asked(shell, path, "--context", "4096", *given)
+    drafting = asked(shell, small, "--context", "4096")
+    for kind_ in ("weights", "kvCache"):
+        more = 4 * 64 * 64 + 2 * 4 * 2048 * 8 if kind_ == "weights" else 0
+        assert found["device"][kind_] - plain["device"][kind_] == drafting["device"][kind_] + more
+    names = {one["name"]: one["source"] for one in found["addends"]}
+    assert (names["projector"], names["adapter"], names["draft model: weights"]) == ("exact", "exact", "exact")
+    assert names["computing an image or sound"] == "bound"
+    assert found["options"]["drafted"] == 3
+    assert found["confidence"] == "bound"
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [("--mmproj", "holds no projector"), ("--lora", "no LoRA adapter"), ("--draft", "no-such-file")],
+)
+def test_a_file_beside_the_model_that_is_something_else_is_told(
+    shell: Shell, model: Callable[[str], str], capsys: pytest.CaptureFixture[str], option: str, words: str
+) -> None:
+    path = model("llama-3.2-1b")
+    other = "no-such-file" if option == "--draft" else path
+    status, _ = shell.run("estimate", path, "--no-measure", option, other)
+    assert status != 0
+    assert words in capsys.readouterr().err
+
+
+def test_a_head_that_is_not_there_cannot_draft(
+    shell: Shell, model: Callable[[str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert shell.run("estimate", model("llama-3.2-1b"), "--no-measure", "--mtp")[0] != 0
+    assert "no layers that predict further tokens" in capsys.readouterr().err

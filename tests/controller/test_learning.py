@@ -20,7 +20,7 @@ def greedy_log(pod: dict[str, Any]) -> str:
 
 
 def test_the_next_server_on_the_device_is_planned_with_what_was_seen(site: Site) -> None:
-    site.operator()
+    site.operator(agent_ttl=4)
     site.node(devices=[card(0, 16)])
     site.serve("before")
     assert site.gpu()["learned"] == []

@@ -3,7 +3,7 @@
 from paddock.core.estimate import Addend, MemoryEstimate
 from paddock.core.measured import Counted, Difference, Measurement, composed, differences, expected, plausible
 
-MEASURED = Measurement(Counted(1000, 200, 50), Counted(300, 0, 20), 4096, "0.26.0", 0.1)
+MEASURED = Measurement((Counted(1000, 200, 50),), Counted(300, 0, 20), 4096, "0.26.0", 0.1)
 
 
 def formula(*addends: Addend) -> MemoryEstimate:
@@ -89,6 +89,6 @@ def test_architectures_that_llama_cpp_counts_too_high_are_bounds() -> None:
 
 def test_a_misread_table_is_noticed_by_its_weights() -> None:
     assert plausible(MEASURED, SAME)
-    misread = Measurement(Counted(2**60, 200, 50), MEASURED.host, 4096, "", 0.1)
+    misread = Measurement((Counted(2**60, 200, 50),), MEASURED.host, 4096, "", 0.1)
     assert not plausible(misread, SAME)
-    assert not plausible(Measurement(Counted(0, 0, 0), Counted(0, 0, 0), 1, "", 0.1), SAME)
+    assert not plausible(Measurement((Counted(0, 0, 0),), Counted(0, 0, 0), 1, "", 0.1), SAME)

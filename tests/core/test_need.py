@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from estimate import table
 from paddock.api.modeldeployment import CacheType, FlashAttention, Mode, ServingSpec
 from paddock.api.report import HeaderSummary, TensorGroup
 from paddock.core.gguf import read_gguf
@@ -281,9 +282,7 @@ def test_a_token_reads_all_weights_but_those_of_experts_that_it_does_not_use() -
     assert dense.token_bytes == dense.device_weights
     assert dense.to_status().bytes_per_token == dense.token_bytes
     assert need(GEMMA, serving(), gpu=False).to_status().bytes_per_token is None
-    # 90 of 100 experts are idle: of 1000 parameters, 3 matrices x 5 x 2 elements x 90 x 1 layer = 2700 are not read.
-    shape = {"experts": 100, "experts_used": 10, "expert_feed_forward": 2, "embedding_length": 5, "block_count": 1}
-    mixture = GEMMA.model_copy(update={**shape, "parameters": 5400})
-    assert bytes_per_token(mixture) == dense.device_weights - dense.device_weights // 2
-    assert bytes_per_token(mixture.model_copy(update={"parameters": 100})) == 1
-    assert bytes_per_token(mixture.model_copy(update={"experts_used": 100})) == dense.device_weights
+    mixture = table.summary("mixtral-8x7b")
+    assert 0 < bytes_per_token(mixture) < mixture.layer_tensors.bytes // 2
+    older = mixture.model_copy(update={"token_bytes": 0})
+    assert bytes_per_token(older) == mixture.layer_tensors.bytes + mixture.output_tensors.bytes

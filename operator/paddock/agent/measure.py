@@ -61,6 +61,8 @@ class Meter:
 
         A measurement on a GPU's own backend takes some hundred MiB of that GPU for a second.
         """
+        if options.split_mode != "layer" and len(options.shares) > 1:
+            raise MeasureError(f"what -sm {options.split_mode} divides cannot be counted on a plain device")
         key = self._key(subject, options, device)
         found = self._known.get(key) or self._recall(key)
         if found is None:
@@ -149,11 +151,11 @@ def _measurement(done: "subprocess.CompletedProcess[str]") -> Measurement:
 
 
 def _parsed(answer: Mapping[str, Any]) -> Measurement:
-    device, host = (
+    *devices, host = (
         Counted(int(part["weights"]), int(part["kvCache"]), int(part["compute"]))
-        for part in (answer["device"], answer["host"])
+        for part in (*answer["devices"], answer["host"])
     )
-    return Measurement(device, host, int(answer["context"]), str(answer["version"]), float(answer["seconds"]))
+    return Measurement(tuple(devices), host, int(answer["context"]), str(answer["version"]), float(answer["seconds"]))
 
 
 def _plain(found: Measurement) -> dict[str, Any]:
@@ -161,7 +163,7 @@ def _plain(found: Measurement) -> dict[str, Any]:
         return {"weights": one.weights, "kvCache": one.kv_cache, "compute": one.compute}
 
     rest = {"context": found.context, "version": found.version, "seconds": found.seconds}
-    return {"device": part(found.device), "host": part(found.host), **rest}
+    return {"devices": [part(one) for one in found.devices], "host": part(found.host), **rest}
 
 
 def _memory_limit() -> int:

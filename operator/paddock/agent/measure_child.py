@@ -22,6 +22,8 @@ _ROOM: Final = 512
 """Bytes behind each structure, so that a library with a longer one overwrites nothing."""
 _CPU: Final = 0
 _MOST_BUFFERS: Final = 64
+_MOST_DEVICES: Final = 16
+"""LLAMA_MAX_DEVICES."""
 _CONNECT_SECONDS: Final = 5.0
 _EXPERTS: Final = r"blk\.{}\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 """Tensors that --n-cpu-moe keeps on the host (common/common.h)."""
@@ -148,12 +150,13 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
     began = time.monotonic()
     libraries = _Libraries(Path(request["folder"]))
     model_params, context_params = _defaults(libraries)
-    device = _device(libraries, request.get("device"), request["memory_limit"])
-    devices = (_P * 2)(device, None)
-    model_params.devices = c.cast(devices, _P)
-    model_params.no_alloc, model_params.load_mode = True, 0
     options = request["options"]
-    kept = _apply(libraries, options, model_params, context_params)
+    devices = _devices(libraries, request.get("device"), request["memory_limit"], max(len(options["shares"]), 1))
+    array = (_P * (len(devices) + 1))(*devices, None)
+    model_params.devices = c.cast(array, _P)
+    model_params.no_alloc, model_params.load_mode = True, 0
+    _apply(options, model_params, context_params)
+    kept = _divide(libraries, options, model_params, devices)
     load = libraries.call(libraries.llama, "llama_model_load_from_file", _P, c.c_char_p, _ModelParams)
     model = load(os.fsencode(request["path"]), model_params)
     if not model:
@@ -162,7 +165,7 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
     if not context:
         raise libraries.why("llama.cpp makes no context with these options")
     del kept
-    found = _breakdown(libraries, context, device)
+    found = _breakdown(libraries, context, devices)
     tokens = libraries.call(libraries.llama, "llama_n_ctx", c.c_uint32, _P)(context)
     seconds = time.monotonic() - began
     return {**found, "context": tokens, "version": libraries.version(), "seconds": round(seconds, 4)}
@@ -184,28 +187,37 @@ def _defaults(libraries: _Libraries) -> tuple[_ModelParams, _ContextParams]:
     return model, context
 
 
-def _apply(
-    libraries: _Libraries, options: dict[str, Any], model: _ModelParams, context: _ContextParams
-) -> tuple[Any, ...]:
-    """Set the parameters as llama-server does; gives what must live until the context is made."""
+def _apply(options: dict[str, Any], model: _ModelParams, context: _ContextParams) -> None:
+    """Set the parameters as llama-server does."""
     layers = options["gpu_layers"]
     model.n_gpu_layers = -1 if layers is None else layers
     batch, slots = options["batch"], options["parallel"]
     if options["embeddings"]:  # tools/server/server.cpp: an input is computed at once
         batch = min(batch, options["ubatch"])
-    outputs = batch if options["embeddings"] else max(1, min(batch, slots))
+    outputs = batch if options["embeddings"] else max(1, min(batch, slots * (1 + options["drafted"])))
     context.n_ctx, context.n_batch, context.n_ubatch = options["context"], batch, options["ubatch"]
     context.n_seq_max, context.kv_unified, context.embeddings = slots, options["kv_unified"], options["embeddings"]
-    context.n_outputs_max, context.n_outputs_max_per_seq = outputs, 1
+    context.n_outputs_max, context.n_outputs_max_per_seq = outputs, 1 + options["drafted"]
+    context.n_rs_seq = options["drafted"] if options["mtp"] else 0
     context.type_k, context.type_v = options["type_k"], options["type_v"]
     context.flash_attn_type, context.swa_full = _FLASH[options["flash_attention"]], False
-    if not options["cpu_moe"]:
-        return ()
-    on_host = libraries.call(libraries.base, "ggml_backend_dev_buffer_type", _P, _P)(_host_device(libraries))
-    patterns = [_EXPERTS.format(layer).encode() for layer in range(options["cpu_moe"])]
-    array = (_Override * (len(patterns) + 1))(*[_Override(pattern, on_host) for pattern in patterns])
-    model.overrides = c.cast(array, _P)
-    return patterns, array
+
+
+def _divide(libraries: _Libraries, options: dict[str, Any], model: _ModelParams, devices: list[int]) -> tuple[Any, ...]:
+    """Set what is where; gives what must live until the model is loaded."""
+    shares = (c.c_float * _MOST_DEVICES)(*options["shares"])
+    if options["shares"]:
+        model.tensor_split = c.cast(shares, _P)
+    type_of = libraries.call(libraries.base, "ggml_backend_dev_buffer_type", _P, _P)
+    on_host = type_of(_host_device(libraries))
+    rows = [(_EXPERTS.format(layer).encode(), on_host) for layer in range(options["cpu_moe"])]
+    for pattern, where in options["overrides"]:
+        number = where[len(where.rstrip("0123456789")) :]
+        rows.append((pattern.encode(), on_host if where == "CPU" else type_of(devices[int(number or 0)])))
+    array = (_Override * (len(rows) + 1))(*[_Override(*row) for row in rows])
+    if rows:
+        model.overrides = c.cast(array, _P)
+    return shares, rows, array
 
 
 def _host_device(libraries: _Libraries) -> int:
@@ -215,14 +227,14 @@ def _host_device(libraries: _Libraries) -> int:
     return int(found)
 
 
-def _device(libraries: _Libraries, name: str | None, limit: int) -> int:
-    """Give the device of that name, or a plain one: the CPU behind a loopback connection, as a GPU without extras."""
+def _devices(libraries: _Libraries, name: str | None, limit: int, count: int) -> list[int]:
+    """Give the device of that name, or plain ones: the CPU behind a loopback connection, as a GPU without extras."""
     if name is None:
-        return _plain_device(libraries, limit)
+        return [_plain_device(libraries, limit) for _ in range(count)]
     found = libraries.call(libraries.ggml, "ggml_backend_dev_by_name", _P, c.c_char_p)(name.encode())
     if not found:
         raise MeasureError(f"ggml's registry has no device {name}")
-    return int(found)
+    return [int(found)]
 
 
 def _plain_device(libraries: _Libraries, limit: int) -> int:
@@ -264,7 +276,7 @@ def _await(endpoint: str) -> None:
     raise MeasureError("the plain device did not start")
 
 
-def _breakdown(libraries: _Libraries, context: int, device: int) -> dict[str, Any]:
+def _breakdown(libraries: _Libraries, context: int, devices: list[int]) -> dict[str, Any]:
     """Sum llama_get_memory_breakdown's map of buffer types by place."""
     table: _Map = libraries.call(libraries.llama, "_Z26llama_get_memory_breakdownPK13llama_context", _Map, _P)(context)
     if not 0 < table.count <= _MOST_BUFFERS:
@@ -276,16 +288,17 @@ def _breakdown(libraries: _Libraries, context: int, device: int) -> dict[str, An
     following = libraries.call(standard, "_ZSt18_Rb_tree_incrementPSt18_Rb_tree_node_base", _P, _P)
     is_host = libraries.call(libraries.base, "ggml_backend_buft_is_host", c.c_bool, _P)
     device_of = libraries.call(libraries.base, "ggml_backend_buft_get_device", _P, _P)
-    sums = {"device": [0, 0, 0], "host": [0, 0, 0]}
+    on_host, by_device = [0, 0, 0], {device: [0, 0, 0] for device in devices}
     node = table.left
     for number in range(table.count):
         buffer_type, *sizes = (c.c_size_t * 4).from_address(node + 32)
-        on_device = device_of(buffer_type) == device and not is_host(buffer_type)
-        place = sums["device" if on_device else "host"]
+        place = on_host if is_host(buffer_type) else by_device.get(device_of(buffer_type), on_host)
         place[:] = [before + size for before, size in zip(place, sizes, strict=True)]
         if number < table.count - 1:
             node = following(node)
-    return {name: dict(zip(("weights", "kvCache", "compute"), sizes, strict=True)) for name, sizes in sums.items()}
+    kinds = ("weights", "kvCache", "compute")
+    rows = [dict(zip(kinds, sizes, strict=True)) for sizes in (*by_device.values(), on_host)]
+    return {"devices": rows[:-1], "host": rows[-1]}
 
 
 def main() -> None:

@@ -270,6 +270,12 @@ class HeaderSummary(Model):
     """Bytes of output_tensors that are the token embedding once more."""
     shared_bytes: int = 0
     """Bytes of output_tensors that every layer uses, so that both sides have them when layers are split."""
+    token_bytes: Annotated[int, Field(ge=0)] = 0
+    """Bytes of weights that one token of an answer reads; 0 in the summaries of older agents."""
+    predicting_layers: int = 0
+    """Layers that only predict further tokens."""
+    predicting_bytes: Annotated[int, Field(ge=0)] = 0
+    """Bytes of their tensors, which are loaded for drafting alone."""
     graph: GraphOutline | None = None
     """What the compute buffer can be found exactly from."""
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from paddock.cli.output import Backend, CacheName, Flash
+from paddock.cli.output import Backend, CacheName, Flash, SplitMode
 from paddock.cli.problem import Problem
 
 MOST_TOKENS = 2**31 - 1
@@ -38,6 +38,33 @@ GpuLayers = Annotated[str, typer.Option(metavar="N|all", help="Layers on the dev
 ExpertsOnHost = Annotated[
     int,
     typer.Option(min=0, max=MOST_LAYERS, metavar="N", help="So many layers keep their experts in host memory."),
+]
+AllExpertsOnHost = Annotated[bool, typer.Option("--cpu-moe", help="All layers keep their experts in host memory.")]
+Shares = Annotated[
+    str | None,
+    typer.Option("--tensor-split", metavar="N0,N1,...", help="Shares of several devices, as llama-server's -ts."),
+]
+SplitModeName = Annotated[
+    SplitMode, typer.Option("--split-mode", metavar="|".join(SplitMode), help="What is divided over several devices.")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--override-tensor", metavar="PATTERN=WHERE", help="Tensors elsewhere, on CPU or a device; may be repeated."
+    ),
+]
+Projector = Annotated[
+    str | None, typer.Option(metavar="FILE|URL", help="A projector for images or sound.", show_default=False)
+]
+Adapters = Annotated[
+    list[str] | None, typer.Option("--lora", metavar="FILE|URL", help="A LoRA adapter; may be repeated.")
+]
+DraftModel = Annotated[
+    str | None, typer.Option(metavar="FILE|URL", help="A draft model, as llama-server's -md.", show_default=False)
+]
+Mtp = Annotated[bool, typer.Option("--mtp", help="The model's own head drafts (--spec-type draft-mtp).")]
+DraftTokens = Annotated[
+    int, typer.Option("--draft-tokens", min=1, max=MOST_SLOTS, metavar="N", help="Tokens that are drafted at once.")
 ]
 BackendName = Annotated[
     Backend, typer.Option(metavar="|".join(Backend), help="Kind of device; generic is one without extras.")
@@ -72,6 +99,24 @@ def layers_of(text: str) -> int | None:
     if not (text.isascii() and text.isdecimal() and len(text) <= len(str(MOST_TOKENS))):
         raise Problem(f"--gpu-layers {text}: give a number of layers, or all", 2)
     return int(text)
+
+
+def shares_of(text: str | None, mode: SplitMode) -> tuple[float, ...]:
+    """Read -ts: numbers with commas or slashes between them. Raises Problem."""
+    if text is None or mode is SplitMode.NONE:
+        return ()
+    try:
+        return tuple(float(part) for part in text.replace("/", ",").split(","))
+    except ValueError as error:
+        raise Problem(f"--tensor-split {text}: give a number for each device, like 3,1", 2) from error
+
+
+def overrides_of(texts: list[str] | None) -> tuple[tuple[str, str], ...]:
+    """Read -ot: PATTERN=WHERE, several with commas between them. Raises Problem."""
+    pairs = [part.partition("=") for text in texts or () for part in text.split(",")]
+    if any(not pattern or not where for pattern, _, where in pairs):
+        raise Problem("--override-tensor: give PATTERN=WHERE, like 'exps=CPU'", 2)
+    return tuple((pattern, where) for pattern, _, where in pairs)
 
 
 def per_second(gigabytes: float | None) -> int | None:

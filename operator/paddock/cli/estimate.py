@@ -59,10 +59,9 @@ def estimated(screen: Screen, given: str, asked: Asked, output: Output) -> None:
 def show(screen: Screen, found: Answer) -> None:
     """Print an answer for people."""
     _head(screen, found)
-    for place, title in PLACES:
-        if any(one.place == place for one in found.need.addends):
-            screen.line()
-            _place(screen, found, place, title)
+    for place, title, number in _places(found.need):
+        screen.line()
+        _place(screen, found, (place, number), title)
     screen.line()
     _trust(screen, found)
     advice = found.advice
@@ -78,6 +77,15 @@ def show(screen: Screen, found: Answer) -> None:
                 screen.line()
             _labelled(screen, label, clean(one.message))
             label = ""
+
+
+def _places(need: MemoryEstimate) -> Iterator[tuple[Place, str, int]]:
+    """Give each place that something is in: device, or devices one by one, and host."""
+    count = len(need.devices)
+    for place, title in PLACES:
+        for number in range(count if place == "device" else 1):
+            if any(one.place == place and one.device == number for one in need.addends):
+                yield place, f"{title} {number}" if place == "device" and count > 1 else title, number
 
 
 def _head(screen: Screen, found: Answer) -> None:
@@ -98,14 +106,19 @@ def _head(screen: Screen, found: Answer) -> None:
     layers = "all layers" if options.gpu_layers is None else plural(options.gpu_layers, "layer")
     how = f"cache {options.cache_type_k}/{options.cache_type_v}, batch {options.batch}/{options.ubatch}"
     how += f", FlashAttention {options.flash_attention}, {layers} on a {options.backend} device"
+    if len(options.shares) > 1:
+        how += f", {options.split_mode}s over {len(options.shares)} devices by {_numbers(options.shares)}"
     if options.cpu_moe:
-        how += f", experts of {plural(options.cpu_moe, 'layer')} on the host"
+        kept = "all" if options.cpu_moe >= summary.block_count else str(options.cpu_moe)
+        how += f", experts of {kept} layer{'' if kept == '1' else 's'} on the host"
+    how += "".join(f", {pattern} on {where}" for pattern, where in options.overrides)
     _labelled(screen, "Options", how + (", embeddings" if options.embeddings else ""))
 
 
-def _place(screen: Screen, found: Answer, place: Place, title: str) -> None:
-    need = found.need
-    total = need.device_total if place == "device" else need.host_total
+def _place(screen: Screen, found: Answer, where: tuple[Place, int], title: str) -> None:
+    place, number = where
+    total = found.need.devices[number] if place == "device" else found.need.host_total
+    need = MemoryEstimate(tuple(one for one in found.need.addends if one.device == number), found.need.confidence)
     budget = found.asked.wish.budget if place == "device" else None
     text = f"{title}: {human(total, up=True)}"
     screen.line(Text(text + (f" of {human(budget)}" if budget else ""), style="bold"))
@@ -248,6 +261,10 @@ def _cards(screen: Screen, found: Answer, cards: list[Advice]) -> None:
         fit = Cell(str(context), "green") if context else Cell("does not fit", "dim")
         rows.append([human(memory), fit, Cell(str(users) if users else "", "dim" if not users else "")])
     screen.table(columns, rows)
+
+
+def _numbers(shares: tuple[float, ...]) -> str:
+    return ",".join(f"{share:g}" for share in shares)
 
 
 def _labelled(screen: Screen, label: str, text: str) -> None:

@@ -2,16 +2,20 @@
 
 import importlib.util
 import os
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from paddock.cli.model import Model
+from paddock.cli.model import Model, read_header, read_model
 from paddock.cli.problem import Problem
+from paddock.core.beside import Beside, Draft
 from paddock.core.counsel import Advice, Wish, advise
-from paddock.core.estimate import BUILD, MemoryEstimate, Options, estimate
+from paddock.core.division import DivisionError, Estimator
+from paddock.core.estimate import BUILD, Addend, MemoryEstimate, Options, added_up
 from paddock.core.geometry import Geometry, flash_attention
 from paddock.core.ggml import type_called
+from paddock.core.gguf import GgufError
 from paddock.core.measured import COUNTED, PLACES, Difference, Measurement, composed, differences, expected, plausible
 from paddock.core.quantity import parse_quantity
 from paddock.core.quantize import quantization
@@ -30,6 +34,8 @@ class Asked:
 
     options: Options
     wish: Wish
+    beside: Beside = field(default_factory=Beside)
+    """What the server holds beside the model."""
     measure: bool | None = None
     """Whether llama.cpp is asked: None is if its libraries are at hand."""
     library: Path | None = None
@@ -56,19 +62,30 @@ class Answer:
 def answer(model: Model, asked: Asked) -> Answer:
     """Answer; raises Problem."""
     options = _checked(model, asked.options)
-    formula = estimate(model.summary, options)
+    estimator = Estimator(model.parts, model.summary, asked.beside)
+    formula = _estimated(estimator, options)
     measurement, reason = _measured(model, replace(asked, options=options))
     plain = replace(options, backend="generic")
-    plain_formula = estimate(model.summary, plain)
+    plain_formula = estimator.model(plain)
     need = formula
     found: tuple[Difference, ...] = ()
     if measurement is not None:
-        need = composed(model.summary.architecture, measurement, plain_formula, formula)
+        need = composed(model.summary.architecture, measurement, plain_formula, estimator.model(options))
+        need = added_up((*need.addends, *(formula.addends[len(estimator.model(options).addends) :])))
         found = tuple(differences(plain_formula, measurement))
-    counsel = tuple(advise(model.parts, model.summary, need, options, asked.wish))
+    counsel = tuple(advise(model.parts, model.summary, need, options, asked.wish, asked.beside))
     geometry = Geometry.of(model.summary, options)
     shown = replace(asked, options=options)
     return Answer(model, shown, geometry, need, formula, measurement, found, reason, counsel)
+
+
+def _estimated(estimator: Estimator, options: Options) -> MemoryEstimate:
+    try:
+        return estimator(options)
+    except DivisionError as error:
+        raise Problem(str(error), 2) from error
+    except GgufError as error:
+        raise Problem(str(error)) from error
 
 
 def _checked(model: Model, options: Options) -> Options:
@@ -118,7 +135,7 @@ def _measured(model: Model, asked: Asked) -> tuple[Measurement | None, str | Non
         if asked.measure:
             raise Problem(f"not measured: {error}") from error
         return None, str(error)
-    if not plausible(found, estimate(model.summary, plain)):
+    if not plausible(found, Estimator(model.parts, model.summary)(plain)):
         reason = "llama.cpp's answer was thrown away: its weights are not those of the file"
         if asked.measure:
             raise Problem(reason)
@@ -139,14 +156,23 @@ def to_dict(found: Answer) -> JSON:
         "overhead": need.overhead,
         "total": {"device": need.device_total, "host": need.host_total},
         "confidence": need.confidence,
-        "addends": [asdict(addend) for addend in need.addends],
+        "addends": [_addend(addend, several=len(need.devices) > 1) for addend in need.addends],
         "advice": [_advice(one) for one in found.advice],
+        "devices": [
+            {**{kind: need.sum("device", kind, number) for kind in (*COUNTED, "overhead")}, "total": total}
+            for number, total in enumerate(need.devices)
+        ],
         "source": "formula" if found.measurement is None else "measured",
         "measured": None if found.measurement is None else _measurement(found, found.measurement),
         **({"notMeasured": found.not_measured} if found.not_measured else {}),
         "model": _model(found.model),
         "options": _options(found),
     }
+
+
+def _addend(one: Addend, *, several: bool) -> JSON:
+    found = asdict(one)
+    return found if several else {key: value for key, value in found.items() if key != "device"}
 
 
 def _advice(one: Advice) -> JSON:
@@ -187,11 +213,28 @@ def _model(model: Model) -> JSON:
 def _options(found: Answer) -> JSON:
     options = asdict(found.asked.options)
     names = {"cache_type_k": "cacheTypeK", "cache_type_v": "cacheTypeV", "kv_unified": "kvUnified"}
-    names |= {"flash_attention": "flashAttention", "gpu_layers": "gpuLayers", "cpu_moe": "cpuMoe"}
+    names |= {
+        "flash_attention": "flashAttention",
+        "gpu_layers": "gpuLayers",
+        "cpu_moe": "cpuMoe",
+        "split_mode": "splitMode",
+    }
     chosen = {names.get(name, name): value for name, value in options.items()}
+    chosen["shares"] = list(options["shares"])
+    chosen["overrides"] = [f"{pattern}={where}" for pattern, where in options["overrides"]]
     chosen["gpuLayers"] = "all" if options["gpu_layers"] is None else options["gpu_layers"]
     per_request = found.geometry.context if options["kv_unified"] else found.geometry.cells
     return {**chosen, "contextPerRequest": per_request, "llamaCppBuild": BUILD}
+
+
+def beside_of(mmproj: str | None, adapters: Sequence[str], draft: str | None) -> Beside:
+    """Read what a server holds beside its model; raises Problem."""
+    drafting = read_model(draft) if draft else None
+    return Beside(
+        read_header(mmproj) if mmproj else None,
+        tuple(read_header(one) for one in adapters),
+        Draft(drafting.parts, drafting.summary) if drafting else None,
+    )
 
 
 def bytes_of(text: str) -> int:

@@ -14,7 +14,7 @@ from typer.main import get_command
 from paddock import __version__
 from paddock.api.modeldeployment import Policy
 from paddock.cli import asking
-from paddock.cli.output import Backend, CacheAction, CacheName, Flash, Output, complain
+from paddock.cli.output import Backend, CacheAction, CacheName, Flash, Output, SplitMode, complain
 from paddock.cli.problem import ApiError, Problem, problem_of
 from paddock.cli.target import Environment, Session, Target, targeted
 
@@ -262,6 +262,15 @@ def estimate(  # noqa: PLR0913, PLR0917 llama-server's options, one by one
     embeddings: asking.Embeddings = False,
     gpu_layers: asking.GpuLayers = "all",
     n_cpu_moe: asking.ExpertsOnHost = 0,
+    cpu_moe: asking.AllExpertsOnHost = False,
+    split_mode: asking.SplitModeName = SplitMode.LAYER,
+    tensor_split: asking.Shares = None,
+    override_tensor: asking.Overrides = None,
+    mmproj: asking.Projector = None,
+    lora: asking.Adapters = None,
+    draft: asking.DraftModel = None,
+    mtp: asking.Mtp = False,
+    draft_tokens: asking.DraftTokens = 3,
     backend: asking.BackendName = Backend.GENERIC,
     budget: asking.Budget = None,
     bandwidth: asking.DeviceSpeed = None,
@@ -272,7 +281,7 @@ def estimate(  # noqa: PLR0913, PLR0917 llama-server's options, one by one
 ) -> None:
     """Say what memory a model needs, from its header alone; nothing is started, and no cluster is asked."""
     from paddock.cli.estimate import estimated
-    from paddock.cli.estimating import Asked, bytes_of
+    from paddock.cli.estimating import Asked, beside_of, bytes_of
     from paddock.core.counsel import Wish
     from paddock.core.estimate import Options
 
@@ -288,13 +297,23 @@ def estimate(  # noqa: PLR0913, PLR0917 llama-server's options, one by one
         flash_attention=flash_attn.value,
         embeddings=embeddings,
         gpu_layers=asking.layers_of(gpu_layers),
-        cpu_moe=n_cpu_moe,
+        cpu_moe=asking.MOST_LAYERS if cpu_moe else n_cpu_moe,
+        shares=asking.shares_of(tensor_split, split_mode),
+        split_mode="layer" if split_mode is SplitMode.NONE else split_mode.value,
+        overrides=asking.overrides_of(override_tensor),
+        drafted=draft_tokens if draft or mtp else 0,
+        mtp=mtp,
         backend=backend.value,
     )
     wish = Wish(
         None if budget is None else bytes_of(budget), asking.per_second(bandwidth), asking.per_second(host_bandwidth)
     )
-    estimated(environment.screen(), model, Asked(options, wish, measure, library), output)
+    estimated(
+        environment.screen(),
+        model,
+        Asked(options, wish, beside_of(mmproj, lora or (), draft), measure, library),
+        output,
+    )
 
 
 @app.command()

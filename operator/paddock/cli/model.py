@@ -83,6 +83,17 @@ def read_model(given: str) -> Model:
     return _from_disk(given, given)
 
 
+def read_header(given: str) -> GgufMetadata:
+    """Read the header of one file that need be no model; raises Problem."""
+    if not _WEB.match(given):
+        return _read_file(Path(given.removeprefix("file://")))
+    remote = Remote(given)
+    try:
+        return read_gguf(remote.read, remote.size)
+    except GgufError as error:
+        raise _wrong(given, error) from error
+
+
 def _from_web(url: str) -> Model:
     first = Remote(url)
     headers: list[Header] = []

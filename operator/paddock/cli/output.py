@@ -55,6 +55,15 @@ class Backend(StrEnum):
     METAL = "metal"
 
 
+class SplitMode(StrEnum):
+    """What is divided over several devices."""
+
+    NONE = "none"
+    LAYER = "layer"
+    ROW = "row"
+    TENSOR = "tensor"
+
+
 def complain(message: str) -> None:
     """Tell what went wrong, in one line on stderr."""
     sys.stderr.write(f"error: {' '.join(message.split())}\n")

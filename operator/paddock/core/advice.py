@@ -30,8 +30,8 @@ def planning_budget(memory: int) -> int:
 
 
 def fits(need: Need, options: Options, budget: int) -> bool:
-    """Tell whether the device's part is within the budget, in bytes."""
-    return need(options).device_total <= budget
+    """Tell whether what is on the device, or on each of several, is within the budget, in bytes."""
+    return max(need(options).devices) <= budget
 
 
 def per_request(options: Options) -> int:

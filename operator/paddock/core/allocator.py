@@ -1,4 +1,8 @@
-"""The allocator of compute buffers (ggml-alloc.c of llama.cpp build 11434, ggml_dyn_tallocr), without the memory."""
+"""The allocator of compute buffers (ggml-alloc.c of llama.cpp build 11434, ggml_dyn_tallocr), without the memory.
+
+Its peak grows with all sizes alike, and with one more block. It need not grow with a single size: a smaller block
+leaves a smaller hole, which the next may not fit. Where blocks go newest first it does.
+"""
 
 from typing import Final
 

@@ -120,6 +120,59 @@ CACHING_LAYERS: Final = {"gemma3n": 20}
 WITHOUT_FLASH: Final = frozenset({"grok"})
 """llama.cpp never uses FlashAttention for these (src/llama-context.cpp)."""
 
+WITHOUT_TENSOR_SPLIT: Final = frozenset(
+    {
+        "bailingmoe3",
+        "bitnet",
+        "deepseek2",
+        "deepseek32",
+        "dots3note",
+        "falcon-h1",
+        "gemma3n",
+        "glm-dsa",
+        "glm5-next",
+        "granitehybrid",
+        "grok",
+        "hy_v4",
+        "jamba",
+        "kimi-k3",
+        "kimi-linear",
+        "mamba",
+        "mamba2",
+        "minicpm3",
+        "minimax-01",
+        "minimax-m2",
+        "minimax-m3",
+        "mistral4",
+        "mpt",
+        "nemotron_h",
+        "nemotron_h_moe",
+        "olmo2",
+        "olmoe",
+        "plamo2",
+        "qwen3tts",
+        "t5",
+    }
+)
+"""llama.cpp refuses -sm tensor for these (llm_arch_supports_sm_tensor)."""
+
+ROLLED_BACK: Final = frozenset(
+    {
+        "bailingmoe3",
+        "deepseek4",
+        "glm5-next",
+        "kimi-k3",
+        "lfm2",
+        "lfm2moe",
+        "nemotron_h",
+        "nemotron_h_moe",
+        "qwen35",
+        "qwen35moe",
+        "qwen4exp",
+    }
+)
+"""States are kept for each token that the model's own head drafts (llm_arch_supports_rs_rollback)."""
+
 MEASURED_DENSE: Final = frozenset({"gemma3", "llama", "qwen3"})
 """The closed form of the compute buffer agrees with llama.cpp within 0.5 % for models of real size."""
 

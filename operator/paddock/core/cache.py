@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from paddock.api.report import HeaderSummary
+from paddock.core.architectures import ROLLED_BACK
 from paddock.core.geometry import Geometry, Options, flash_attention, per_layer, widths
 from paddock.core.ggml import GgmlElement, type_called
 
@@ -32,20 +33,32 @@ def layer_caches(summary: HeaderSummary, options: Options, geometry: Geometry) -
     windowed = [bool(flag) for flag in per_layer([int(flag) for flag in summary.sliding_layers], count)]
     indexed = [bool(flag) for flag in per_layer([int(flag) for flag in summary.indexer_layers] or [1], count)]
     state, stateful = _states(summary, count)
-    rows = [widths(summary, windowed=flag) for flag in windowed]
-    flash = flash_attention(summary, options)
-    widest = 0 if flash else max((value * number for (_, value), number in zip(rows, heads, strict=True)), default=0)
+    widest = 0
+    if not flash_attention(summary, options):
+        values = {flag: widths(summary, windowed=flag)[1] for flag in (False, True)}
+        widest = max((values[flag] * number for flag, number in zip(windowed, heads, strict=True)), default=0)
+    kept = 1 + states_rolled_back(summary, options)
+    known: dict[tuple[int, bool, bool, bool], LayerCache] = {}
     caches = []
-    for layer in range(count):
-        cells = (geometry.window if windowed[layer] else geometry.cells) * geometry.streams
-        key, value = (width * heads[layer] for width in rows[layer])
-        pair = _pair(types, key, max(value, widest), latent=summary.key_length_mla is not None) if heads[layer] else 0
-        index = 0
-        if heads[layer] and indexed[layer] and summary.indexer_length:
-            index = types[0].row(summary.indexer_length) + types[1].row(summary.indexer_value_length)
-        held = state * geometry.slots if stateful[layer] else 0
-        caches.append(LayerCache(pair * cells, index * geometry.cells * geometry.streams, held, windowed[layer]))
+    for kind in zip(heads, windowed, indexed, stateful, strict=True):
+        if kind not in known:  # most layers are alike
+            number, flag, has_index, has_state = kind
+            cells = (geometry.window if flag else geometry.cells) * geometry.streams
+            key, value = (width * number for width in widths(summary, windowed=flag))
+            pair = _pair(types, key, max(value, widest), latent=summary.key_length_mla is not None) if number else 0
+            index = 0
+            if number and has_index and summary.indexer_length:
+                index = types[0].row(summary.indexer_length) + types[1].row(summary.indexer_value_length)
+            held = state * geometry.slots * kept if has_state else 0
+            known[kind] = LayerCache(pair * cells, index * geometry.cells * geometry.streams, held, flag)
+        caches.append(known[kind])
     return caches
+
+
+def states_rolled_back(summary: HeaderSummary, options: Options) -> int:
+    """Give how many further states a slot has, so that drafted tokens can be taken back (common/common.h:399)."""
+    rolls = options.mtp and summary.recurrent and summary.architecture in ROLLED_BACK
+    return options.drafted if rolls else 0
 
 
 def _pair(types: tuple[GgmlElement, GgmlElement], key: int, value: int, *, latent: bool) -> int:

@@ -16,7 +16,9 @@ from paddock.core.advice import (
     widest_cache,
     with_request,
 )
-from paddock.core.estimate import MemoryEstimate, Options, estimate
+from paddock.core.beside import Beside
+from paddock.core.division import Estimator
+from paddock.core.estimate import MemoryEstimate, Options
 from paddock.core.gguf import GgufError, GgufMetadata
 from paddock.core.quantity import human
 from paddock.core.quantize import MIXES, quantization, requantized
@@ -69,13 +71,14 @@ class _Case:
     found: MemoryEstimate
     options: Options
     wish: Wish
+    estimator: Estimator
     known: dict[Options, MemoryEstimate] = field(default_factory=dict)
     """Estimates so far: the searches meet the same options again."""
 
     def need(self, options: Options) -> MemoryEstimate:
         """Estimate with other options."""
         if options not in self.known:
-            self.known[options] = estimate(self.summary, options)
+            self.known[options] = self.estimator(options)
         return self.known[options]
 
     @property
@@ -93,11 +96,12 @@ def advise(
     found: MemoryEstimate,
     options: Options,
     wish: Wish,
+    beside: Beside = Beside(),  # noqa: B008 frozen
 ) -> Iterator[Advice]:
     """Give all advice, the most telling first; found is the need with these options, where it is known better."""
-    case = _Case(parts, summary, found, options, wish)
+    case = _Case(parts, summary, found, options, wish, Estimator(parts, summary, beside))
     if wish.budget is not None:
-        enough = found.device_total <= wish.budget
+        enough = max(found.devices) <= wish.budget
         yield _fit(case, wish.budget, enough=enough)
         yield from _context(case, wish.budget)
         yield from _users(case, wish.budget)
@@ -113,7 +117,7 @@ def advise(
 
 
 def _fit(case: _Case, budget: int, *, enough: bool) -> Advice:
-    total = case.found.device_total
+    total = max(case.found.devices)
     facts = {"fits": enough, "budget": budget, "deviceBytes": total, "leftBytes": budget - total}
     if enough:
         return Advice("fit", f"fits, {human(budget - total)} left", facts)
@@ -185,7 +189,7 @@ def _quantizations(case: _Case, budget: int, *, enough: bool) -> Iterator[Advice
         if mix.name == now or abs(weights - own) * 50 < own or (weights < own and enough):
             continue
         try:
-            total = estimate(summarize(other), case.options).device_total
+            total = max(Estimator(other, summarize(other), case.estimator.beside)(case.options).devices)
         except GgufError:
             continue
         if total > budget:

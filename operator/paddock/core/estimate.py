@@ -5,11 +5,12 @@ its allocation; `formula` is the allocator replayed over a graph of llama.cpp's,
 `bound` is never less than it; `learned` is a planning value for what no formula knows.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from paddock.api.report import HeaderSummary
-from paddock.core.cache import LayerCache, layer_caches
+from paddock.core.cache import LayerCache, layer_caches, states_rolled_back
 from paddock.core.compute import bounded_device, bounded_host, copied_cache, logits
 from paddock.core.geometry import Geometry, Options
 from paddock.core.graphs import ComputeSizes, compute_sizes
@@ -61,6 +62,8 @@ class Addend:
     kind: Kind
     bytes: int
     source: Source
+    device: int = 0
+    """Which of several devices, in the order of -ts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +74,21 @@ class MemoryEstimate:
     confidence: Literal["exact", "bound"]
     """exact, or bound when any of weights, cache and compute is an upper bound."""
 
-    def sum(self, place: Place, kind: Kind) -> int:
-        """Add up the parts of a kind in a place, in bytes."""
-        return sum(one.bytes for one in self.addends if one.place == place and one.kind == kind)
+    def sum(self, place: Place, kind: Kind, device: int | None = None) -> int:
+        """Add up the parts of a kind in a place, in bytes; device is one of several."""
+        mine = (one for one in self.addends if one.place == place and one.kind == kind)
+        return sum(one.bytes for one in mine if device is None or one.device == device)
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """All that is needed on each device, overhead included."""
+        count = 1 + max((one.device for one in self.addends), default=0)
+        mine = [one for one in self.addends if one.place == "device"]
+        return tuple(sum(one.bytes for one in mine if one.device == number) for number in range(count))
 
     @property
     def device_total(self) -> int:
-        """All that is needed on the device, overhead included."""
+        """All that is needed on the device, or on all of them together, overhead included."""
         return sum(one.bytes for one in self.addends if one.place == "device")
 
     @property
@@ -110,6 +121,11 @@ def estimate(summary: HeaderSummary, options: Options, *, checkpoints: int = 0) 
         parts.append(Addend("driver, kernels, pools", "device", "overhead", learned, "learned"))
     parts.append(Addend("logits of the answers", "host", "overhead", logits(summary, geometry), "exact"))
     parts.append(Addend("server process", "host", "overhead", HOST_PROCESS, "learned"))
+    return added_up(parts)
+
+
+def added_up(parts: Iterable[Addend]) -> MemoryEstimate:
+    """Put parts together; those of 0 bytes are left out."""
     kept = tuple(_believed(part) for part in parts if part.bytes > 0)
     bound = any(part.source == "bound" and part.kind != "overhead" for part in kept)
     return MemoryEstimate(kept, "bound" if bound else "exact")
@@ -206,7 +222,10 @@ def _compute(summary: HeaderSummary, options: Options, geometry: Geometry, on_de
     whole = on_device > summary.block_count and not experts_on_host(summary, options, on_device)
     bound = bounded_device(summary, options, geometry)
     inputs = bounded_host(summary, options, geometry)
-    if whole or not on_device:
+    rolled_back = states_rolled_back(summary, options)
+    if rolled_back:  # no graph of this kind was recorded
+        bound += 2 * rolled_back * summary.recurrent_state_bytes * geometry.slots
+    elif whole or not on_device:
         alignment = DEVICE_ALIGNMENT.get(options.backend, UNKNOWN_ALIGNMENT)
         sizes = compute_sizes(summary, options, geometry, templates(), alignment)
         if sizes is not None:
@@ -247,4 +266,4 @@ def _roomy(name: str, place: Place, size: int, *, exact: bool) -> Addend:
 
 def _believed(part: Addend) -> Addend:
     """Cut what no machine has, so that sums stay within the API's 64 bits."""
-    return part if part.bytes <= _MOST else Addend(part.name, part.place, part.kind, _MOST, part.source)
+    return part if part.bytes <= _MOST else replace(part, bytes=_MOST)

@@ -35,6 +35,16 @@ class Options:
     """Layers on the device, the output layer counted as one; None is all, 0 a server without a device."""
     cpu_moe: int = 0
     """--n-cpu-moe: so many layers keep their experts in host memory."""
+    shares: tuple[float, ...] = ()
+    """-ts: what each of several devices gets; one device without."""
+    split_mode: Literal["layer", "row", "tensor"] = "layer"
+    """-sm: what is divided over several devices: layers, rows of matrices, or every tensor by heads."""
+    drafted: int = 0
+    """Tokens that a draft model, or the model's own head, proposes at once."""
+    mtp: bool = False
+    """--spec-type draft-mtp: the model's own head drafts."""
+    overrides: tuple[tuple[str, str], ...] = ()
+    """-ot: patterns of tensors' names and where they are instead, CPU or a device by the number at its name's end."""
     backend: str = "generic"
     """generic, cuda, hip, vulkan, sycl, metal or another: what is not in the tables is planned with the largest."""
 
@@ -78,7 +88,7 @@ class Geometry:
         if summary.sliding_window is not None and any(summary.sliding_layers):
             seen = summary.sliding_window * (slots if options.kv_unified else 1) + ubatch
             window = round_up(min(cells, seen), CONTEXT_STEP)
-        outputs = min(ubatch, batch if options.embeddings else min(batch, slots))
+        outputs = min(ubatch, batch if options.embeddings else min(batch, slots * (1 + options.drafted)))
         tokens = round_up(ubatch, slots)
         return cls(slots, 1 if options.kv_unified else slots, context, cells, window, tokens, outputs)
 

@@ -180,10 +180,11 @@ class _Replay:
 
     def _last_uses(self) -> list[frozenset[int]]:
         """Give for each part the blocks of the prologue that it is the last to use."""
+        uses = {name: {one.number for one in body.steps if one.what == "u"} for name, body in self.bodies.items()}
         seen: set[int] = set()
         found = []
         for part in reversed(self.parts):
-            used = {step.number for step in self.bodies[part.body].steps if step.what == "u"}
+            used = uses[part.body]
             found.append(frozenset(used - seen))
             seen |= used
         return found[::-1]

@@ -6,7 +6,7 @@ The two are never mixed: where both exist the measured one is used, and each dif
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from paddock.core.estimate import Addend, Kind, MemoryEstimate, Place, Source
+from paddock.core.estimate import Addend, Kind, MemoryEstimate, Place, Source, added_up
 
 PLACES: Final[tuple[Place, ...]] = ("device", "host")
 COUNTED: Final[tuple[Kind, ...]] = ("weights", "kvCache", "compute")
@@ -36,7 +36,7 @@ class Counted:
 class Measurement:
     """One measurement."""
 
-    device: Counted
+    devices: tuple[Counted, ...]
     host: Counted
     context: int
     """Total context in tokens after llama.cpp's padding."""
@@ -45,9 +45,14 @@ class Measurement:
     seconds: float
     """How long llama.cpp took."""
 
+    @property
+    def device(self) -> Counted:
+        """What llama.cpp counted on all devices together."""
+        return Counted(*(self.of("device", kind) for kind in COUNTED))
+
     def of(self, place: Place, kind: Kind) -> int:
         """Give the bytes of a kind in a place."""
-        return (self.device if place == "device" else self.host).of(kind)
+        return sum(one.of(kind) for one in (self.devices if place == "device" else (self.host,)))
 
 
 class Difference(NamedTuple):
@@ -90,22 +95,21 @@ def composed(
     measured sums are raised, and overhead is the second's. For the plain device give the same estimate twice.
     """
     too_high = architecture in COUNTED_TOO_HIGH
+    places: list[tuple[Place, int, Counted]] = [("device", *one) for one in enumerate(measured.devices)]
     addends = []
-    for place in PLACES:
+    for place, number, counted in [*places, ("host", 0, measured.host)]:
         for kind in COUNTED:
             source: Source = "bound" if too_high and kind == "compute" else "exact"
-            addends.append(Addend(_NAMES[kind], place, kind, measured.of(place, kind), source))
-            more = backend.sum(place, kind) - plain.sum(place, kind)
+            addends.append(Addend(_NAMES[kind], place, kind, counted.of(kind), source, number))
+            more = backend.sum(place, kind, number) - plain.sum(place, kind, number)
             source = "bound" if "bound" in _sources(backend, place, kind) else "formula"
-            addends.append(Addend(f"{_NAMES[kind]} of this backend", place, kind, max(more, 0), source))
+            addends.append(Addend(f"{_NAMES[kind]} of this backend", place, kind, max(more, 0), source, number))
     addends += [one for one in backend.addends if one.kind == "overhead"]
-    kept = tuple(one for one in addends if one.bytes > 0)
-    bound = any(one.source == "bound" and one.kind != "overhead" for one in kept)
-    return MemoryEstimate(kept, "bound" if bound else "exact")
+    return added_up(addends)
 
 
 def plausible(measured: Measurement, formula: MemoryEstimate) -> bool:
     """Tell whether the weights agree: they are exact in both, so that another sum means a misread table."""
-    total = measured.device.weights + measured.host.weights
+    total = measured.of("device", "weights") + measured.of("host", "weights")
     expected = formula.sum("device", "weights") + formula.sum("host", "weights")
     return abs(total - expected) <= expected // 20

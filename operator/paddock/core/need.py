@@ -144,15 +144,8 @@ def options_of(serving: ServingSpec, *, gpu: bool, backend: str | None, context:
 
 
 def bytes_per_token(summary: HeaderSummary) -> int:
-    """Give the bytes of weights that are read for one token: all, less the experts that a token does not use."""
-    weights = summary.layer_tensors.bytes + summary.output_tensors.bytes
-    idle = summary.experts - summary.experts_used
-    if not summary.experts_used or idle <= 0 or not summary.parameters:
-        return weights
-    width = summary.expert_feed_forward or max(summary.feed_forward, default=0)
-    # An expert has three matrices: gate, up and down.
-    unread = min(3 * summary.embedding_length * width * idle * summary.block_count, summary.parameters)
-    return max(1, weights - weights * unread // summary.parameters)
+    """Give the bytes of weights that are read for one token; all of them where an older agent does not say."""
+    return summary.token_bytes or summary.layer_tensors.bytes + summary.output_tensors.bytes
 
 
 def slot_context(serving: ServingSpec) -> int:

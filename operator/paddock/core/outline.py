@@ -43,15 +43,20 @@ def all_layer_keys(outline: GraphOutline) -> list[list[str]]:
     """Name each layer by itself, with its neighbours, and with its place among the periodic ones."""
     traits = [outline.kinds[kind].traits for kind in outline.layers]
     last = len(traits) - 1
+    beside = {trait: _beside(trait) for trait in set(traits)}
     seen: set[str] = set()
+    known: dict[tuple[str, str, str, str, int], list[str]] = {}
     keys = []
     for layer, trait in enumerate(traits):
-        before = "F" if layer == 0 else _beside(traits[layer - 1])
-        after = "L" if layer == last else _beside(traits[layer + 1]) + ("L" if layer + 1 == last else "")
+        before = "F" if layer == 0 else beside[traits[layer - 1]]
+        after = "L" if layer == last else beside[traits[layer + 1]] + ("L" if layer + 1 == last else "")
         own = trait + ("F" if layer == 0 else "") + ("L" if layer == last else "")
         fresh = "!" if "r" in trait and trait not in seen else ""
         seen.add(trait)
-        between = f"{before}>{own}{fresh}>{after}"
-        fourth = "3" if layer % PERIOD == PERIOD - 1 else "~"
-        keys.append([own, f"{before}>{own}>{after}", between, f"{between}%{fourth}", f"{between}/{layer % 2}"])
+        place = (before, own, fresh, after, layer % PERIOD)
+        if place not in known:  # most layers are alike
+            between = f"{before}>{own}{fresh}>{after}"
+            fourth = "3" if layer % PERIOD == PERIOD - 1 else "~"
+            known[place] = [own, f"{before}>{own}>{after}", between, f"{between}%{fourth}", f"{between}/{layer % 2}"]
+        keys.append(known[place])
     return keys

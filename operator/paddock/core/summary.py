@@ -11,6 +11,7 @@ from paddock.api.report import GraphOutline, HeaderSummary, LayerOutline, Tensor
 from paddock.core import architectures as known
 from paddock.core.ggml import type_numbered
 from paddock.core.gguf import GgufError, GgufMetadata, Skipped, Tensor
+from paddock.core.speed import weights_read
 
 MAX_LAYERS: Final = 512
 """LLAMA_MAX_LAYERS."""
@@ -83,6 +84,11 @@ def summarize(parts: Sequence[GgufMetadata]) -> HeaderSummary:
         layer_bytes=_short(_layer_bytes(groups.repeating, layers.count)),
         graph=_outline(header, layers),
         shared_bytes=sum(_align(one.bytes) for one in groups.outputs if one.name.startswith(_SHARED_PREFIXES)),
+        token_bytes=weights_read(parts, layers=layers.count).device,
+        predicting_layers=layers.count - layers.trunk,
+        predicting_bytes=sum(
+            _align(one.bytes) for one in header.tensors if (_layer_of(one.name) or 0) >= layers.trunk > 0
+        ),
         tied_bytes=sum(_align(tensor.bytes) for tensor in groups.tied),
     )
 
@@ -340,9 +346,51 @@ def _groups(header: _Header, layers: _Layers) -> _Groups:
     return _Groups(inputs, repeating, outputs + tied, tied)
 
 
+class Loaded(NamedTuple):
+    """A tensor as it is loaded."""
+
+    name: str
+    layer: int
+    """INPUT, the number of a layer, the number of layers for the output, or EVERY for what each layer brings along."""
+    bytes: int
+    """With alignment."""
+    padded: int
+    """As CUDA and its relatives allocate it."""
+    shape: tuple[int, ...]
+    expert: bool
+    """Whether --n-cpu-moe moves it."""
+
+
+INPUT, EVERY = -1, -2
+
+
+def loaded(parts: Sequence[GgufMetadata]) -> list[Loaded]:
+    """Give every tensor that llama.cpp loads, a tied embedding as input and as output; raises GgufError."""
+    header = _Header(parts)
+    layers = _layers(header)
+    groups = _groups(header, layers)
+    rows = [(one, INPUT) for one in groups.inputs]
+    rows += [(one, _layer_of(one.name) or 0) for one in groups.repeating]
+    rows += [(one, EVERY if one.name.startswith(_SHARED_PREFIXES) else layers.count) for one in groups.outputs]
+    return [
+        Loaded(one.name, layer, _align(one.bytes), _padded(one), one.shape, expert=_is_expert(one.name))
+        for one, layer in rows
+    ]
+
+
+def sizes_of(parts: Sequence[GgufMetadata]) -> list[Loaded]:
+    """Give every tensor of a file that is no model, such as a projector; the layer tells nothing."""
+    rows = (one for part in parts for one in part.tensors)
+    return [Loaded(one.name, INPUT, _align(one.bytes), _padded(one), one.shape, expert=False) for one in rows]
+
+
+def _is_expert(name: str) -> bool:
+    return name.partition(".")[2].partition(".")[2].startswith(_EXPERTS)
+
+
 def _expert_bytes(tensors: list[Tensor], count: int) -> list[int]:
     """Give the bytes of experts per layer, of those tensors that --n-cpu-moe moves; nothing where there are none."""
-    experts = [tensor for tensor in tensors if tensor.name.partition(".")[2].partition(".")[2].startswith(_EXPERTS)]
+    experts = [tensor for tensor in tensors if _is_expert(tensor.name)]
     return _short(_layer_bytes(experts, count)) if experts else []
 
 

@@ -1,0 +1,276 @@
+"""What a model needs on each of several devices, and where tensors are put elsewhere by name.
+
+Weights and cache follow llama.cpp's own division (build 11434) and add up to those of one device. Compute buffers of
+divided graphs are upper bounds: each device is taken to compute the largest step of the whole graph.
+"""
+
+import re
+import struct
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
+from typing import Final
+
+from paddock.api.report import HeaderSummary
+from paddock.core.architectures import WITHOUT_TENSOR_SPLIT
+from paddock.core.beside import Beside
+from paddock.core.cache import LayerCache, layer_caches
+from paddock.core.compute import bounded_device, bounded_host, copied_cache
+from paddock.core.estimate import PADDING, Addend, MemoryEstimate, Options, Source, added_up, device_layers, estimate
+from paddock.core.geometry import Geometry
+from paddock.core.gguf import GgufMetadata
+from paddock.core.overhead import CONTEXT, TENSOR_PADDING, UNKNOWN_CONTEXT, slack
+from paddock.core.summary import EVERY, INPUT, Loaded, loaded
+
+HOST: Final = -1
+MOST_DEVICES: Final = 16
+"""LLAMA_MAX_DEVICES."""
+PIPELINE: Final = 4
+"""Copies of a graph's inputs while several devices work on batches one after the other (GGML_SCHED_MAX_COPIES)."""
+ROW_STEP: Final = 128
+"""Rows to which a share of a matrix is rounded (ggml-sycl.cpp, get_row_rounding; the largest)."""
+_F32: Final = 4
+_STATE: Final = 3
+"""Times the bound of a graph with recurrent state whose layers are on several devices."""
+_NUMBER: Final = re.compile(r"[0-9]+$")
+_PADDED: Final = frozenset({"cuda", "hip", "sycl"})
+
+
+class DivisionError(ValueError):
+    """What is asked for cannot be; the text says why."""
+
+
+class Estimator:
+    """Estimates one model with any options, on one device or several."""
+
+    def __init__(
+        self,
+        parts: Sequence[GgufMetadata],
+        summary: HeaderSummary,
+        beside: Beside = Beside(),  # noqa: B008 frozen
+    ) -> None:
+        self.parts, self.summary, self.beside = parts, summary, beside
+
+    @cached_property
+    def tensors(self) -> list[Loaded]:
+        """Every tensor that is loaded."""
+        return loaded(self.parts)
+
+    def __call__(self, options: Options) -> MemoryEstimate:
+        """Estimate what one server needs; raises DivisionError, and GgufError where a file beside is wrong."""
+        found = self.model(options)
+        if self.beside == Beside() and not options.mtp:
+            return found
+        return added_up((*found.addends, *self.beside.addends(self.summary, options, self.tensors)))
+
+    def model(self, options: Options) -> MemoryEstimate:
+        """Estimate the model alone."""
+        if len(options.shares) <= 1 and not options.overrides:
+            return estimate(self.summary, options)
+        return _Divided(self.tensors, self.summary, options).estimate()
+
+
+def homes(layers: int, on_device: int, shares: Sequence[float]) -> list[int]:
+    """Give the device of each layer, and of the output as one more; HOST for those before the last `on_device` ones.
+
+    As src/llama-model.cpp:1591-1620 does it, in its floats of 32 bits.
+    """
+    sums = [_float(one) for one in accumulate(map(_float, shares or (1.0,)), lambda a, b: _float(a + b))]
+    ends = [_float(one / sums[-1]) for one in sums]
+    first = layers + 1 - on_device
+    return [
+        HOST if layer < first else bisect_right(ends, _float((layer - first) / on_device))
+        for layer in range(layers + 1)
+    ]
+
+
+def _float(value: float) -> float:
+    return float(struct.unpack("f", struct.pack("f", value))[0])
+
+
+@dataclass(frozen=True, slots=True)
+class _Weights:
+    """Bytes of one tensor in one place."""
+
+    place: int
+    bytes: int
+    padding: int
+    source: Source
+
+
+class _Divided:
+    """One model over several places."""
+
+    def __init__(self, tensors: list[Loaded], summary: HeaderSummary, options: Options) -> None:
+        self.tensors, self.summary, self.options = tensors, summary, options
+        self.count = max(len(options.shares), 1)
+        if self.count > MOST_DEVICES:
+            raise DivisionError(f"llama.cpp knows at most {MOST_DEVICES} devices")
+        if any(share < 0 for share in options.shares) or (options.shares and not sum(options.shares)):
+            raise DivisionError("shares are numbers from 0 on, and not all 0")
+        mode = options.split_mode
+        if self.count > 1 and mode == "row" and options.backend != "sycl":
+            raise DivisionError("of build 11434 only SYCL divides by rows; take layers, or -sm tensor")
+        if self.count > 1 and mode == "tensor" and summary.architecture in WITHOUT_TENSOR_SPLIT:
+            raise DivisionError(f"llama.cpp does not divide the tensors of {summary.architecture} models")
+        if self.count > 1 and mode == "tensor" and options.flash_attention == "off":
+            raise DivisionError("-sm tensor needs FlashAttention")
+        self.geometry = Geometry.of(summary, options)
+        self.on_device = device_layers(summary, options)
+        self.homes = homes(summary.block_count, self.on_device, options.shares)
+        self.overrides = [(_pattern(text), self._target(where)) for text, where in options.overrides]
+
+    def _target(self, where: str) -> int:
+        if where == "CPU":
+            return HOST
+        number = _NUMBER.search(where)
+        if number is None or int(number[0]) >= self.count:
+            raise DivisionError(
+                f"{where} is none of the {self.count} devices: give CPU, or a name that ends in a number"
+            )
+        return int(number[0])
+
+    def _moved(self, tensor: Loaded) -> int | None:
+        """Give where a tensor is put by its name; None where it stays with its layer."""
+        if tensor.expert and 0 <= tensor.layer < self.options.cpu_moe:
+            return HOST
+        return next((place for pattern, place in self.overrides if pattern.search(tensor.name)), None)
+
+    def estimate(self) -> MemoryEstimate:
+        """Add up all places."""
+        weights = self._weights()
+        parts = self._weight_parts(weights) + self._cache_parts() + self._compute_parts(weights)
+        for number in range(self.count):
+            own = sum(one.bytes for one in parts if one.place == "device" and one.device == number)
+            if own:
+                backend = self.options.backend
+                learned = CONTEXT.get(backend, UNKNOWN_CONTEXT) + slack(backend, own)
+                parts.append(Addend("driver, kernels, pools", "device", "overhead", learned, "learned", number))
+        plain = estimate(self.summary, replace(self.options, shares=(), overrides=()))
+        parts += [one for one in plain.addends if one.place == "host" and one.kind == "overhead"]
+        return added_up(parts)
+
+    # -- weights ---------------------------------------------------------------------------------------------------
+
+    def _weights(self) -> list[_Weights]:
+        """Give where each tensor is; two that share a name and a place are loaded once."""
+        found: dict[tuple[str, int], _Weights] = {}
+        for tensor in self.tensors:
+            target = self._moved(tensor)
+            for one in self._placed(tensor) if target is None else [self._whole(tensor, target)]:
+                found.setdefault((tensor.name, one.place), one)
+        return list(found.values())
+
+    def _placed(self, tensor: Loaded) -> Iterable[_Weights]:
+        if tensor.layer == INPUT:
+            return [self._whole(tensor, HOST)]
+        if tensor.layer == EVERY:
+            return [self._whole(tensor, place) for place in sorted(set(self.homes[:-1]))]
+        home = self.homes[tensor.layer]
+        if home == HOST or self.options.split_mode == "layer" or self.count == 1:
+            return [self._whole(tensor, home)]
+        if self.options.split_mode == "row" and len(tensor.shape) < 2:  # noqa: PLR2004 a matrix
+            return [self._whole(tensor, home)]
+        return [self._part(tensor, place) for place in range(self.count)]
+
+    def _whole(self, tensor: Loaded, place: int) -> _Weights:
+        return _Weights(place, tensor.bytes, self._padding(tensor) if place != HOST else 0, "exact")
+
+    def _part(self, tensor: Loaded, place: int) -> _Weights:
+        """Give a bound of one device's part: its share and what rounding may add, or all where nothing is divided."""
+        if len(tensor.shape) < 2:  # noqa: PLR2004 a vector is on each device
+            return replace(self._whole(tensor, place), source="bound")
+        size = min(tensor.bytes, int(tensor.bytes * self._fraction(place)) + 1)
+        return _Weights(place, size, self._padding(tensor), "bound")
+
+    def _fraction(self, place: int) -> float:
+        """Give the most of a divided tensor that one device gets: its share, rounded up by a head or a step of rows."""
+        share = self.options.shares[place] / sum(self.options.shares)
+        if self.options.split_mode == "row":
+            return min(1.0, share + ROW_STEP / max(self.summary.embedding_length, 1))
+        heads = min((number for number in self.summary.head_count_kv if number), default=1)
+        return min(1.0, share + 1 / heads) if share else 0.0
+
+    def _padding(self, tensor: Loaded) -> int:
+        if self.options.backend == "generic":
+            return 0
+        return max(tensor.padded - tensor.bytes, 0) if self.options.backend in _PADDED else TENSOR_PADDING
+
+    def _weight_parts(self, weights: list[_Weights]) -> list[Addend]:
+        parts = []
+        for place in (*range(self.count), HOST):
+            mine = [one for one in weights if one.place == place]
+            source: Source = "bound" if any(one.source == "bound" for one in mine) else "exact"
+            size, padding = sum(one.bytes for one in mine), sum(one.padding for one in mine)
+            if place == HOST:
+                parts.append(Addend("weights", "host", "weights", size, source))
+            else:
+                parts.append(Addend("weights", "device", "weights", size, source, place))
+                parts.append(Addend(PADDING, "device", "overhead", padding, "bound", place))
+        return parts
+
+    # -- cache -----------------------------------------------------------------------------------------------------
+
+    def _cache_parts(self) -> list[Addend]:
+        plain = estimate(self.summary, replace(self.options, shares=(), overrides=(), cpu_moe=0, gpu_layers=None))
+        exact = all(one.source == "exact" for one in plain.addends if one.kind == "kvCache" and one.place == "device")
+        caches = list(zip(layer_caches(self.summary, self.options, self.geometry), self.homes, strict=False))
+        parts = []
+        for place in (*range(self.count), HOST):
+            size, whole = self._cache_of(caches, place)
+            source: Source = "exact" if exact and whole else "bound"
+            if place == HOST:
+                parts.append(Addend("keys, values and state", "host", "kvCache", size, source))
+            else:
+                parts.append(Addend("keys, values and state", "device", "kvCache", size, source, place))
+        return parts
+
+    def _cache_of(self, caches: list[tuple[LayerCache, int]], place: int) -> tuple[int, bool]:
+        """Give the cache in a place, and whether it is whole layers."""
+        if place == HOST or self.options.split_mode != "tensor" or self.count == 1:
+            return sum(cache.total for cache, home in caches if home == place), True
+        fraction = self._fraction(place)
+        divided = sum(cache.total - cache.state for cache, home in caches if home != HOST)
+        states = sum(cache.state for cache, home in caches if home != HOST)
+        return int(divided * fraction) + 1 + (states if fraction else 0), False
+
+    # -- compute ---------------------------------------------------------------------------------------------------
+
+    def _compute_parts(self, weights: list[_Weights]) -> list[Addend]:
+        summary, options, geometry = self.summary, self.options, self.geometry
+        graph = bounded_device(summary, options, geometry) * (_STATE if summary.recurrent else 1)
+        inputs = bounded_host(summary, options, geometry)
+        crossing = (4 if options.overrides else 2) * _F32 * summary.embedding_length * geometry.tokens
+        used = sorted({one.place for one in weights if one.place != HOST and one.bytes})
+        on_host = HOST in self.homes or bool(self.overrides) or self.options.cpu_moe > 0
+        copies = PIPELINE if self.count > 1 and not on_host and options.split_mode == "layer" else 1
+        parts = []
+        for number in used:
+            size = graph + crossing + (copies - 1) * (inputs + crossing)
+            parts.append(Addend("compute buffer", "device", "compute", size, "bound", number))
+            copy = copied_cache(summary, options, geometry)
+            parts.append(Addend("16-bit copy of a quantized cache", "device", "compute", copy, "bound", number))
+            if on_host and options.backend != "generic":
+                parts.append(Addend("host weights in use", "device", "compute", self._lent(), "bound", number))
+        host = inputs * copies + (graph + crossing if on_host else 0)
+        return [*parts, Addend("inputs of the graph", "host", "compute", host, "bound")]
+
+    def _lent(self) -> int:
+        """Bytes of the host's weights of one layer, which a device copies to compute a prompt (op_offload)."""
+        sizes: dict[int, int] = {}
+        for tensor in self.tensors:
+            if tensor.layer < 0:
+                continue
+            moved = self._moved(tensor)
+            if (self.homes[tensor.layer] if moved is None else moved) == HOST:
+                sizes[tensor.layer] = sizes.get(tensor.layer, 0) + tensor.padded
+        return max(sizes.values(), default=0)
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise DivisionError(f"{text!r} is no pattern: {error}") from error
