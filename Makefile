@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 export PADDOCK_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/paddock
 
-.PHONY: help setup lock demo test test-pure test-e2e test-long test-gpu bench check generate build cluster clean-cluster
+.PHONY: help setup lock demo test test-pure test-e2e test-long test-gpu bench errors check generate build cluster clean-cluster
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
 
@@ -84,6 +84,9 @@ test-long: cluster ## Soaks, long fuzzing, kills
 # PADDOCK_GPU_MODEL a GGUF file. Where one of them or the card lacks, it says so and skips.
 test-gpu: setup ## Tests on a real NVIDIA GPU, without Kubernetes (at most 5 minutes)
 	@timeout 300 $(PYTEST) -s -rs -m gpu tests/gpu
+
+errors: setup ## Renew the table of measured errors in docs/estimate.md
+	@cd tests && ../$(BIN)/python -m estimate.errors
 
 bench: build ## Tables, and build/bench.json
 	@cd tests && ../$(BIN)/python -m bench

@@ -19,6 +19,7 @@ TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0":
 FLASH = {"auto": -1, "off": 0, "on": 1}
 HOST, DEVICE = "host", "device"
 
+_EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"  # LLM_FFN_EXPS_REGEX
 _POINTER = ctypes.c_void_p
 _LOGGER = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 _STARTED = 20.0
@@ -68,6 +69,12 @@ class ContextParameters(ctypes.Structure):
         ("n_samplers", ctypes.c_size_t),
         ("other", _POINTER),
     )
+
+
+class Override(ctypes.Structure):
+    """struct llama_model_tensor_buft_override."""
+
+    _fields_ = (("pattern", ctypes.c_char_p), ("buffer_type", _POINTER))
 
 
 class Map(ctypes.Structure):
@@ -139,6 +146,8 @@ class Llama:
         model_parameters.devices = ctypes.cast(devices, _POINTER)
         model_parameters.no_alloc, model_parameters.load_mode = True, 0
         model_parameters.n_gpu_layers = options["gpuLayers"]
+        overrides = self._experts_on_host(options.get("cpuMoe", 0))
+        model_parameters.overrides = ctypes.cast(overrides, _POINTER)
         load = _signed(llama.llama_model_load_from_file, _POINTER, ctypes.c_char_p, ModelParameters)
         model = load(path.encode(), model_parameters)
         if not model:
@@ -153,6 +162,12 @@ class Llama:
             if context:
                 _signed(llama.llama_free, None, _POINTER)(context)
             _signed(llama.llama_model_free, None, _POINTER)(model)
+
+    def _experts_on_host(self, layers: int) -> Any:
+        """Give what common/arg.cpp makes of --n-cpu-moe; ends with an empty one."""
+        host = _signed(self._base.ggml_backend_cpu_buffer_type, _POINTER)()
+        patterns = [rf"blk\.{layer}{_EXPERTS}".encode() for layer in range(layers)]
+        return (Override * (layers + 1))(*(Override(pattern, host) for pattern in patterns))
 
     def _context_parameters(self, options: dict[str, Any]) -> ContextParameters:
         parameters: ContextParameters = _signed(self._llama.llama_context_default_params, ContextParameters)()

@@ -11,13 +11,14 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
 from estimate import table
 from estimate.corpus import write_corpus
 from estimate.llama import BUILD
-from estimate.options import SETS, option_set
+from estimate.options import OF_EXPERTS, SETS, option_set
 from estimate.table import HEADERS, PUBLISHED, TABLE
 from paddock.core.gguf import read_gguf
 
@@ -32,10 +33,15 @@ def libraries() -> Path | None:
     return folder if (folder / "libllama.so").exists() else None
 
 
-def measure(folder: Path, model: Path) -> dict[str, list[list[int]] | str]:
-    """Measure a model with every option set; a text where llama.cpp refuses or ends."""
+def sets_for(head: bytes) -> list[str]:
+    """Give the option sets that say something about the model with a header."""
+    return [name for name in SETS if name not in OF_EXPERTS or b"_exps." in head]
+
+
+def measure(folder: Path, model: Path, names: Iterable[str] = SETS) -> dict[str, list[list[int]] | str]:
+    """Measure a model with option sets; a text where llama.cpp refuses or ends."""
     found: dict[str, list[list[int]] | str] = {}
-    left = list(SETS)
+    left = list(names)
     while left:
         answers = _run(folder, model, left)
         for name, answer in zip(left, answers, strict=False):
@@ -93,13 +99,14 @@ def main() -> int:
             entry = tarfile.TarInfo(path.stem)
             entry.size = len(head)
             archive.addfile(entry, io.BytesIO(head))
-            models[path.stem] = {"bytes": size, "sets": measure(folder, path)}
+            models[path.stem] = {"bytes": size, "sets": measure(folder, path, sets_for(head))}
     with tempfile.TemporaryDirectory() as scratch:
         for path in write_corpus(Path(scratch)):
-            models[path.stem] = {"bytes": path.stat().st_size, "sets": measure(folder, path)}
+            head, size = head_of(path)
+            models[path.stem] = {"bytes": size, "sets": measure(folder, path, sets_for(head))}
         for name, (head, size) in others.items():
             path = write_sparse(Path(scratch) / f"{name}.gguf", head, size)
-            models[name] = {"bytes": size, "sets": measure(folder, path)}
+            models[name] = {"bytes": size, "sets": measure(folder, path, sets_for(head))}
     TABLE.write_text(_text(models))
     return 0
 

@@ -15,8 +15,11 @@ DEFAULTS: Final[dict[str, Any]] = {
     "flashAttention": "auto",
     "embeddings": False,
     "gpuLayers": -1,
+    "cpuMoe": 0,
 }
 
+ALL_LAYERS: Final = 512
+"""As --cpu-moe means it."""
 SETS: Final[dict[str, dict[str, Any]]] = {
     "one": {},
     "unified": {"context": 32_768, "parallel": 4, "unified": True},
@@ -32,7 +35,16 @@ SETS: Final[dict[str, dict[str, Any]]] = {
     "q8 batch": {"context": 4096, "ubatch": 1024, "cacheTypeK": "q8_0", "cacheTypeV": "q8_0"},
     "embedding": {"context": 8192, "embeddings": True, "batch": 512},
     "partial": {"context": 8192, "gpuLayers": 2},
+    "partial slots": {"context": 16_384, "parallel": 4, "gpuLayers": 17},
+    "plain partial": {"context": 4096, "flashAttention": "off", "gpuLayers": 2},
+    "no device": {"context": 8192, "gpuLayers": 0},
+    "experts": {"context": 8192, "cpuMoe": ALL_LAYERS},
+    "some experts": {"context": 16_384, "parallel": 2, "unified": True, "cpuMoe": 1},
 }
+OF_EXPERTS: Final = frozenset({"experts", "some experts"})
+"""Sets for models with experts only."""
+WHOLE: Final = frozenset(name for name, told in SETS.items() if not {"gpuLayers", "cpuMoe"} & set(told))
+"""Sets with all of the model on the device."""
 
 
 def option_set(name: str) -> dict[str, Any]:
@@ -53,4 +65,5 @@ def options_of(told: dict[str, Any]) -> Options:
         flash_attention=told["flashAttention"],
         embeddings=told["embeddings"],
         gpu_layers=None if told["gpuLayers"] < 0 else told["gpuLayers"],
+        cpu_moe=told.get("cpuMoe", 0),
     )

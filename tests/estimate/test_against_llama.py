@@ -1,28 +1,33 @@
 """The estimate against llama.cpp's own numbers: weights and cache to the byte, compute within a hundredth or above.
 
 Nothing was derived from the models of this table; what disagreed with them was left out of the templates, and is a
-bound.
+bound. A model that is not exact, or a bound that is wide, has to be named here: a new architecture fails until it is.
 """
+
+from functools import cache
 
 import pytest
 
 from estimate import table
-from estimate.derive.verify import left_out
+from estimate.derive.verify import left_out, left_out_operations
+from estimate.errors import compute
+from estimate.options import WHOLE
 from estimate.table import Measured
 from paddock.core.estimate import BUILD, MemoryEstimate, Place, estimate
-from paddock.core.templates import templates
+from paddock.core.templates import OPERATIONS, templates
 
-EXACT_ARCHITECTURES = 112
-"""Test models whose compute buffers are exact in every option set with the whole model on the device."""
-EXACT_PUBLISHED = 31
-"""The same of the published shapes."""
+NOT_EXACT: dict[str, str] = {}
+"""Models whose compute buffer is a bound in an option set with everything on the device, with the reason."""
+WIDE: dict[str, str] = {}
+"""Models with a bound more than a tenth above llama.cpp's number, with the reason."""
 WITHOUT_CACHE_FORMULA = {"deepseek4-moe"}
-WITHIN = 0.01
+WITHIN, ROOM = 0.01, 0.10
 UNUSUAL_SPLIT = {"bloom-dense": 2048, "hrm_text-dense": 1024}
 """Bytes of tensors outside layers that llama.cpp keeps with the first one, when not all are on the device."""
 ALL = [*table.architectures(), *table.published()]
 
 
+@cache
 def compared(name: str) -> list[tuple[str, MemoryEstimate, Measured]]:
     found = []
     for options, measured in table.measured(name).items():
@@ -32,7 +37,7 @@ def compared(name: str) -> list[tuple[str, MemoryEstimate, Measured]]:
 
 
 def test_the_table_is_of_the_build_that_the_templates_are_of() -> None:
-    assert table.build() == BUILD == templates().build
+    assert table.build() == BUILD == templates().build == templates(OPERATIONS).build
     assert len(table.architectures()) == 128
     assert len(table.published()) >= 25
 
@@ -43,13 +48,18 @@ def test_weights_and_cache_are_equal_to_the_byte(name: str) -> None:
     assert len(rows) >= 8
     for options, found, measured in rows:
         places: tuple[tuple[Place, list[int]], ...] = (("device", measured.device), ("host", measured.host))
-        for place, (weights, cache, _) in places:
-            off = UNUSUAL_SPLIT.get(name, 0) if options == "partial" else 0
+        for place, (weights, cache_, _) in places:
+            off = UNUSUAL_SPLIT.get(name, 0) if first_layer_on_host(name, options) else 0
             assert abs(found.sum(place, "weights") - weights) == off, (options, place)
             if name in WITHOUT_CACHE_FORMULA:
-                assert found.sum(place, "kvCache") >= cache, (options, place)
+                assert found.sum(place, "kvCache") >= cache_, (options, place)
             else:
-                assert found.sum(place, "kvCache") == cache, (options, place)
+                assert found.sum(place, "kvCache") == cache_, (options, place)
+
+
+def first_layer_on_host(name: str, options: str) -> bool:
+    count = table.options(options).gpu_layers
+    return count is not None and 0 < count <= table.summary(name).block_count
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -63,28 +73,33 @@ def test_compute_is_never_below_and_within_a_hundredth_where_exact(name: str) ->
                 assert value <= truth * (1 + WITHIN), (options, place, value / truth)
 
 
-def compute(found: MemoryEstimate, place: Place) -> tuple[int, bool]:
-    parts = [one for one in found.addends if one.place == place and one.kind == "compute"]
-    return sum(one.bytes for one in parts), all(one.source != "bound" for one in parts)
+def is_exact(name: str) -> bool:
+    rows = [found for options, found, _ in compared(name) if options in WHOLE]
+    return all(compute(found, place)[1] for found in rows for place in ("device", "host"))
 
 
-def exact_models(names: list[str]) -> list[str]:
-    return [
-        name
-        for name in names
-        if all(
-            compute(found, "device")[1] and compute(found, "host")[1]
-            for options, found, _ in compared(name)
-            if options != "partial"
-        )
-    ]
+def is_wide(name: str) -> bool:
+    return any(
+        compute(found, place)[0] > truth * (1 + ROOM)
+        for _, found, measured in compared(name)
+        for place, truth in (("device", measured.device[2]), ("host", measured.host[2]))
+        if not compute(found, place)[1]
+    )
 
 
-def test_no_fewer_models_are_exact_than_before() -> None:
-    assert len(exact_models(table.architectures())) >= EXACT_ARCHITECTURES
-    assert len(exact_models(table.published())) >= EXACT_PUBLISHED
+@pytest.mark.parametrize("name", ALL)
+def test_what_is_no_exact_number_is_known_and_close(name: str) -> None:
+    assert is_exact(name) == (name not in NOT_EXACT)
+    assert is_wide(name) == (name in WIDE)
 
 
 def test_what_disagrees_is_left_out_and_nothing_else() -> None:
     found = templates()
     assert left_out(found.__class__(found.build, found.bodies, found.graphs, found.names, {})) == found.left_out
+
+
+@pytest.mark.long
+def test_operations_that_disagree_are_left_out_and_nothing_else() -> None:
+    found = templates(OPERATIONS)
+    bare = found.__class__(found.build, found.bodies, found.graphs, found.names, {})
+    assert left_out_operations(bare) == found.left_out

@@ -84,6 +84,23 @@ def copied_cache(summary: HeaderSummary, options: Options, geometry: Geometry) -
     return _F16 * max(sizes) * heads * geometry.cells * geometry.streams
 
 
+def copied_values(summary: HeaderSummary, geometry: Geometry) -> int:
+    """Give the bytes of the largest layer's values, as 16-bit numbers."""
+    heads = max(summary.head_count_kv, default=0)
+    widest = max(widths(summary, windowed=flag)[1] for flag in (False, True))
+    return _F16 * heads * widest * geometry.cells * geometry.streams
+
+
+def copied_weights(summary: HeaderSummary) -> int:
+    """Give an upper bound of the weights that a GPU copies from host memory at once to compute a prompt with them.
+
+    A copy is given back before the next weight is copied (ggml/src/ggml-backend.cpp:1465-1480); all matrices of a
+    layer, or of its experts, are more than any one with its bias.
+    """
+    layers = max(summary.layer_bytes, default=0) or summary.layer_tensors.bytes
+    return max(summary.expert_bytes, default=0) or layers
+
+
 def logits(summary: HeaderSummary, geometry: Geometry) -> int:
     """Give the bytes of the output buffer in host memory (src/llama-context.cpp:2118-2165)."""
     return _F32 * summary.vocabulary * max(geometry.outputs, geometry.slots)

@@ -11,9 +11,10 @@ from typing import Final, Literal
 
 from paddock.api.report import HeaderSummary
 from paddock.core.cache import LayerCache, layer_caches, states_rolled_back
-from paddock.core.compute import bounded_device, bounded_host, copied_cache, logits
+from paddock.core.compute import bounded_device, bounded_host, copied_cache, copied_values, copied_weights, logits
 from paddock.core.geometry import Geometry, Options
 from paddock.core.graphs import ComputeSizes, compute_sizes
+from paddock.core.offload import Places, flash_stays, scheduled_sizes
 from paddock.core.overhead import (
     CONTEXT,
     DEVICE_ALIGNMENT,
@@ -23,7 +24,8 @@ from paddock.core.overhead import (
     UNKNOWN_CONTEXT,
     slack,
 )
-from paddock.core.templates import templates
+from paddock.core.scheduler import DEVICE, HOST
+from paddock.core.templates import OPERATIONS, templates
 
 __all__ = ["BUILD", "Addend", "Kind", "MemoryEstimate", "Options", "Place", "Source", "estimate"]
 
@@ -219,20 +221,17 @@ def _cache_sizes(layers: list[LayerCache]) -> list[tuple[str, int]]:
 
 
 def _compute(summary: HeaderSummary, options: Options, geometry: Geometry, on_device: int) -> list[Addend]:
-    whole = on_device > summary.block_count and not experts_on_host(summary, options, on_device)
+    places = layout(summary, options, on_device)
+    rolled_back = states_rolled_back(summary, options)  # no graph of this kind was recorded
+    sizes = None if rolled_back else _planned(summary, options, geometry, places)
+    if sizes is not None:
+        return _replayed(summary, options, geometry, sizes, on_device)
     bound = bounded_device(summary, options, geometry)
     inputs = bounded_host(summary, options, geometry)
-    rolled_back = states_rolled_back(summary, options)
-    if rolled_back:  # no graph of this kind was recorded
-        bound += 2 * rolled_back * summary.recurrent_state_bytes * geometry.slots
-    elif whole or not on_device:
-        alignment = DEVICE_ALIGNMENT.get(options.backend, UNKNOWN_ALIGNMENT)
-        sizes = compute_sizes(summary, options, geometry, templates(), alignment)
-        if sizes is not None:
-            return _replayed(summary, options, geometry, sizes, on_device)
+    bound += 2 * rolled_back * summary.recurrent_state_bytes * geometry.slots
     if not on_device:
         return [Addend("compute buffer", "host", "compute", bound + inputs, "bound")]
-    if not whole:
+    if places.mixed:
         bound *= _SPLIT_STATE if summary.recurrent else 1
         inputs += bound
     return [
@@ -240,6 +239,51 @@ def _compute(summary: HeaderSummary, options: Options, geometry: Geometry, on_de
         *_copy(summary, options, geometry),
         Addend("inputs of the graph", "host", "compute", inputs, "bound"),
     ]
+
+
+def _planned(summary: HeaderSummary, options: Options, geometry: Geometry, places: Places) -> ComputeSizes | None:
+    """Give what the allocator would take, with what is known to be added; None without a template."""
+    flash = _keeps_flash(summary, options, geometry, places)
+    sizes = _sizes(summary, options if flash else replace(options, flash_attention="off"), geometry, places)
+    if sizes is not None and not flash:  # its values are not laid out for that, so a layer's are copied
+        sizes = sizes._replace(device=sizes.device + copied_values(summary, geometry), sure=False)
+    if sizes is None or not places.mixed or options.backend == "generic":
+        return sizes
+    # such a GPU computes prompts for the host's layers too, with copies of their weights (offload_op)
+    all_on_it = layout(summary, replace(options, cpu_moe=0), summary.block_count + 1)
+    whole = _sizes(summary, options, geometry, all_on_it)
+    if whole is None:
+        return None
+    return sizes._replace(device=max(whole.device, sizes.device) + copied_weights(summary), sure=False)
+
+
+def _sizes(summary: HeaderSummary, options: Options, geometry: Geometry, places: Places) -> ComputeSizes | None:
+    """Replay the allocator: over its steps where that is enough, which takes a millisecond, else over the graph."""
+    alignment = DEVICE_ALIGNMENT.get(options.backend, UNKNOWN_ALIGNMENT)
+    planned = options.backend != "generic"
+    if not places.mixed and (places.output == DEVICE or planned):
+        sizes = compute_sizes(summary, options, geometry, templates(), alignment)
+        if sizes is not None and places.output == HOST:  # no copies between the two, so never more than both
+            sizes = sizes._replace(device=0, host=sizes.device + sizes.host, sure=False)
+        if sizes is not None:
+            return sizes
+    return scheduled_sizes(summary, options, geometry, templates(OPERATIONS), places, alignment)
+
+
+def layout(summary: HeaderSummary, options: Options, on_device: int) -> Places:
+    """Say where the layers, their experts and the output are."""
+    count = len(summary.graph.layers) if summary.graph is not None else summary.block_count
+    first = summary.block_count + 1 - on_device
+    layers = tuple(DEVICE if layer >= first else HOST for layer in range(count))
+    experts = tuple(HOST if layer < options.cpu_moe else own for layer, own in enumerate(layers))
+    return Places(layers, experts if summary.expert_bytes else layers, DEVICE if on_device else HOST)
+
+
+def _keeps_flash(summary: HeaderSummary, options: Options, geometry: Geometry, places: Places) -> bool:
+    """Decide as llama.cpp does, which gives FlashAttention up after the cache was laid out for it."""
+    if options.flash_attention != "auto" or options.quantized or not places.mixed:
+        return True
+    return flash_stays(summary, options, geometry, templates(OPERATIONS), places)
 
 
 def _copy(summary: HeaderSummary, options: Options, geometry: Geometry) -> list[Addend]:
@@ -251,9 +295,8 @@ def _replayed(
     summary: HeaderSummary, options: Options, geometry: Geometry, sizes: ComputeSizes, on_device: int
 ) -> list[Addend]:
     """Give the compute buffers by the replayed allocator, with room for what a graph or a backend may do otherwise."""
-    if not on_device:  # no copies between buffers, so never more than both
-        whole = sizes.device + sizes.host
-        return [Addend("compute buffer", "host", "compute", whole + whole // ROOM, "bound")]
+    if not on_device:
+        return [_roomy("compute buffer", "host", sizes.host, exact=sizes.sure)]
     fused = options.backend in _FUSING or (options.backend in _FUSING_EXPERTS and bool(summary.experts_used))
     device = _roomy("compute buffer", "device", sizes.device, exact=sizes.sure and not fused)
     host = _roomy("inputs of the graph", "host", sizes.host, exact=sizes.sure)

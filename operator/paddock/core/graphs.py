@@ -113,7 +113,7 @@ def compute_sizes(
     excluded = templates.left_out.get(summary.architecture, {}).get(graph, [])
     if "*" in excluded or model_key(outline) in excluded:
         return None
-    parts = _parts(summary, outline, graph, templates)
+    parts = parts_of(summary, outline, graph, templates)
     if parts is None:
         return None
     numbers = [atoms(summary, geometry, None), *(atoms(summary, geometry, kind) for kind in outline.kinds)]
@@ -124,14 +124,18 @@ def compute_sizes(
     return ComputeSizes(device, host, all(part.seen for part in parts))
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
+    """One part of the graph of a model."""
+
     body: int
+    """Number of its template."""
     kind: int
     """Which kind of layer, from 1; 0 is outside the layers."""
     seen: bool
+    """Whether tensors of these names were seen with it."""
 
 
-def _parts(summary: HeaderSummary, outline: GraphOutline, graph: str, templates: Templates) -> list[_Part] | None:
+def parts_of(summary: HeaderSummary, outline: GraphOutline, graph: str, templates: Templates) -> list[Part] | None:
     """Give the bodies in order; None when one is not known."""
     names = [signatures(outline.shapes), *(signatures(kind.shapes) for kind in outline.kinds)]
     keys = [[outside_key("P", outline)], *all_layer_keys(outline), [outside_key("Z", outline)]]
@@ -145,14 +149,14 @@ def _parts(summary: HeaderSummary, outline: GraphOutline, graph: str, templates:
         body = found[sought]
         if body is None:
             return None
-        parts.append(_Part(body[0], kind, body[1]))
+        parts.append(Part(body[0], kind, body[1]))
     return parts
 
 
 class _Replay:
     """Runs the bodies one after the other; equal states are not computed twice."""
 
-    def __init__(self, parts: list[_Part], numbers: list[dict[str, int]], templates: Templates, alignment: int) -> None:
+    def __init__(self, parts: list[Part], numbers: list[dict[str, int]], templates: Templates, alignment: int) -> None:
         self.parts = parts
         self.numbers = numbers
         self.alignments = (alignment, ALIGNMENT)
@@ -189,7 +193,7 @@ class _Replay:
             seen |= used
         return found[::-1]
 
-    def _play(self, position: int, part: _Part, final: frozenset[int]) -> None:
+    def _play(self, position: int, part: Part, final: frozenset[int]) -> None:
         body, sizes = self.bodies[part.body], self._sizes(part)
         own: list[tuple[int, int, int]] = []
         for step in body.steps:
@@ -211,7 +215,7 @@ class _Replay:
         place, offset, size = block
         self.allocators[place].give(offset, size)
 
-    def _sizes(self, part: _Part) -> list[int]:
+    def _sizes(self, part: Part) -> list[int]:
         key = part.body, part.kind
         if key not in self.sizes:
             numbers, cache = self.numbers[part.kind], self.known[part.kind]

@@ -33,6 +33,7 @@ def atoms(summary: HeaderSummary, geometry: Geometry, kind: LayerOutline | None)
         "H": kind.heads if kind else max(summary.head_count, default=0),
         "K": kind.heads_kv if kind else max(summary.head_count_kv, default=0),
     }
+    found["heads"] = max(summary.head_count, default=0)  # of layers without attention, too
     found["hk"], found["hv"] = widths(summary, windowed=kind is not None and "w" in kind.traits)
     found |= {"H*hk": found["H"] * found["hk"], "H*hv": found["H"] * found["hv"]}
     found |= {"K*hk": found["K"] * found["hk"], "K*hv": found["K"] * found["hv"]}
@@ -85,7 +86,7 @@ def _evaluate(words: list[str], at: int, numbers: dict[str, int]) -> tuple[int, 
     """Give the value of the expression that begins at a word, and where the next begins."""
     word = words[at]
     if word not in _OPERATORS:
-        return (int(word) if word.isdigit() else numbers[word]), at + 1
+        return (int(word) if word.isdigit() else _number(word, numbers)), at + 1
     one, after = _evaluate(words, at + 1, numbers)
     other, after = _evaluate(words, after, numbers)
     if word == "*":
@@ -95,3 +96,11 @@ def _evaluate(words: list[str], at: int, numbers: dict[str, int]) -> tuple[int, 
     if word == "-":
         return max(one - other, 0), after
     return (one // other if other else 0), after
+
+
+def _number(word: str, numbers: dict[str, int]) -> int:
+    """Give a number by its name; files leave out the last axes of a tensor when they are 1."""
+    value = numbers.get(word)
+    if value is None and word[0] == "@" and word.rpartition(".")[0] + ".0" in numbers:
+        return 1
+    return numbers[word] if value is None else value

@@ -8,12 +8,13 @@ from typing import Final
 
 from paddock.core.graphs import Templates
 
-NAME: Final = "graphs.json.gz"
-"""Made by tests/estimate/derive; holds the number of llama.cpp's build."""
+STEPS: Final = "graphs.json.gz"
+OPERATIONS: Final = "operations.json.gz"
+"""Both are made by tests/estimate/derive, and hold the number of llama.cpp's build."""
 
 
 @cache
-def templates() -> Templates:
-    """Give all templates."""
-    found = json.loads(gzip.decompress(files("paddock.core").joinpath(NAME).read_bytes()))
+def templates(name: str = STEPS) -> Templates:
+    """Give all templates: the allocator's steps, or the operations of graphs."""
+    found = json.loads(gzip.decompress(files("paddock.core").joinpath(name).read_bytes()))
     return Templates(int(found["build"]), tuple(found["bodies"]), found["graphs"], found["names"], found["leftOut"])

@@ -1,7 +1,10 @@
-"""Makes operator/paddock/core/graphs.json.gz: `python -m estimate.derive LIBRARIES HEADERS FOLDER...`.
+"""Makes operator/paddock/core/graphs.json.gz and operations.json.gz, in two steps; with PYTHONPATH=operator:tests.
 
-LIBRARIES holds llama.cpp's libraries of the build, HEADERS ggml's headers, each FOLDER models of one set of sizes, as
-`variants.py` beside this file makes them. With PYTHONPATH=operator:tests.
+`python -m estimate.derive record LIBRARIES HEADERS OUT FOLDER...`: LIBRARIES holds llama.cpp's libraries of the build,
+HEADERS ggml's headers, each FOLDER models of one set of sizes, as `variants.py` beside this file makes them; its name
+begins with the number of the set. Writes one file for each model; those that are there already are kept.
+
+`python -m estimate.derive write OUT`: derives the templates. Ends with 1 when a graph could not be explained.
 """
 
 import gzip
@@ -12,40 +15,114 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from estimate.derive.derive import Bodies, Recording, derive, names_of
-from estimate.derive.recording import SIZES, build, record
-from estimate.derive.verify import left_out
+from estimate.derive import derive, nodes, segments
+from estimate.derive.derive import Bodies, Recording, names_of
+from estimate.derive.recording import build, load, record, save
+from estimate.derive.verify import left_out, left_out_operations
 from estimate.llama import BUILD
 from paddock.core import templates
 from paddock.core.graphs import Templates
 
+FORMS = {
+    templates.STEPS: (segments.segments, derive.steps, left_out),
+    templates.OPERATIONS: (nodes.cut, derive.words, left_out_operations),
+}
 
-def main() -> int:
-    """Record, derive, write."""
-    libraries, headers, *folders = (Path(argument) for argument in sys.argv[1:])
-    recordings: dict[str, list[Recording]] = defaultdict(list)
+
+def record_all(libraries: Path, headers: Path, out: Path, folders: list[Path]) -> None:
+    """Record every model; only the first two sets in every class of options."""
+    out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         recorder = build(Path(scratch), headers)
-        for number, folder in enumerate(folders):
+        for folder in folders:
             for model in sorted(folder.glob("*.gguf")):
-                for one in record(libraries, recorder, model, SIZES[number % len(SIZES)]):
-                    recordings[one.summary.architecture].append(one)
-    bodies, graphs = Bodies(), {}
-    for architecture, own in sorted(recordings.items()):
-        graphs[architecture], trouble = derive(own, bodies)
-        for line in sorted(set(trouble)):
-            sys.stderr.write(f"{architecture}: {line}\n")
-    data: dict[str, Any] = {"build": BUILD, "bodies": list(bodies.numbers), "graphs": graphs}
-    data["names"] = {architecture: names_of(own) for architecture, own in sorted(recordings.items())}
-    data["leftOut"] = left_out(Templates(BUILD, tuple(bodies.numbers), graphs, data["names"], {}))
-    write(Path(templates.__file__).parent / templates.NAME, data)
-    return 0
+                path = out / f"{folder.name}-{model.stem}.gz"
+                if not path.exists():
+                    number = int(folder.name[0])
+                    save(path, record(libraries, recorder, model, number, every=folder.name in {"1", "2"}))
+
+
+def architectures(out: Path) -> dict[str, list[Path]]:
+    """Give the files of recordings by architecture, in order."""
+    found: dict[str, list[Path]] = defaultdict(list)
+    for path in sorted(out.glob("*.gz")):
+        recordings = load(path)
+        if recordings:
+            found[recordings[0].summary.architecture].append(path)
+    return dict(sorted(found.items()))
+
+
+def derived(recordings: dict[str, list[Recording]], name: str) -> tuple[Templates, list[str]]:
+    """Give the templates of one form of some architectures, and what could not be explained."""
+    cut, write, _ = FORMS[name]
+    bodies, graphs, trouble = Bodies(), {}, []
+    names = {architecture: names_of(own) for architecture, own in recordings.items()}
+    for architecture, own in recordings.items():
+        graphs[architecture], lines = derive.derive(own, bodies, cut, write)
+        trouble += [f"{architecture}: {line}" for line in sorted(set(lines))]
+    return Templates(BUILD, tuple(bodies.numbers), graphs, names, {}), trouble
+
+
+def write_all(out: Path) -> int:
+    """Derive both forms from recordings, one architecture at a time, and write them."""
+    troubled = 0
+    merged = {name: Merged() for name in FORMS}
+    for paths in architectures(out).values():
+        own = [one for path in paths for one in load(path)]
+        for name, whole in merged.items():
+            part, trouble = derived({own[0].summary.architecture: own}, name)
+            whole.add(part)
+            for line in trouble:
+                sys.stderr.write(f"{name}: {line}\n")
+            troubled += bool(trouble)
+    for name, whole in merged.items():
+        found = whole.templates()
+        data: dict[str, Any] = {"build": BUILD, "bodies": found.bodies, "graphs": found.graphs, "names": found.names}
+        write(Path(templates.__file__).parent / name, data | {"leftOut": FORMS[name][2](found)})
+    return 1 if troubled else 0
+
+
+class Merged:
+    """Templates of architectures put together."""
+
+    def __init__(self) -> None:
+        self.bodies = Bodies()
+        self.graphs: dict[str, dict[str, dict[str, Any]]] = {}
+        self.names: dict[str, list[str]] = {}
+
+    def add(self, part: Templates) -> None:
+        """Add what others do not have yet."""
+        numbers = [self.bodies.number(text) for text in part.bodies]
+        self.names |= part.names
+        for architecture, graphs in part.graphs.items():
+            self.graphs[architecture] = {
+                graph: {key: _numbered(entry, numbers) for key, entry in entries.items()}
+                for graph, entries in graphs.items()
+            }
+
+    def templates(self) -> Templates:
+        """Give all of them."""
+        return Templates(BUILD, tuple(self.bodies.numbers), self.graphs, self.names, {})
+
+
+def _numbered(entry: int | dict[str, int], numbers: list[int]) -> int | dict[str, int]:
+    return numbers[entry] if isinstance(entry, int) else {name: numbers[own] for name, own in entry.items()}
 
 
 def write(path: Path, data: dict[str, Any]) -> None:
     """Write the templates; the same input gives the same bytes."""
     text = json.dumps(data, separators=(",", ":"), sort_keys=True)
     path.write_bytes(gzip.compress(text.encode(), mtime=0))
+
+
+def main() -> int:
+    """Do one of the two steps."""
+    step, *arguments = sys.argv[1:]
+    paths = [Path(argument) for argument in arguments]
+    if step == "record":
+        record_all(paths[0], paths[1], paths[2], paths[3:])
+        return 0
+    return write_all(paths[0])
 
 
 if __name__ == "__main__":

@@ -1,16 +1,17 @@
 """Makes the templates of graphs from recorded ones; see README.md beside this file."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from estimate.derive.graph import Tensor, read_graph
-from estimate.derive.search import ROTATION, Search
-from estimate.derive.segments import IrregularError, Segment, segments
+from estimate.derive.graph import Graph, Tensor, read_graph
+from estimate.derive.search import Search
+from estimate.derive.segments import IrregularError, Segment
+from estimate.derive.shapes import Shapes, is_rotation, product
+from estimate.options import options_of
 from paddock.api.report import HeaderSummary
 from paddock.core.geometry import Geometry, Options
-from paddock.core.ggml import ELEMENTS
 from paddock.core.graphs import graph_class
 from paddock.core.outline import all_layer_keys, outside_key, signatures
 from paddock.core.sizes import atoms
@@ -21,8 +22,13 @@ class Recording:
     """One graph of a model with options."""
 
     summary: HeaderSummary
-    options: Options
+    asked: dict[str, Any]
     line: str
+
+    @property
+    def options(self) -> Options:
+        """What was asked, as the estimate takes it."""
+        return options_of(self.asked)
 
 
 @dataclass
@@ -36,7 +42,10 @@ class Part:
     numbers: dict[str, int]
 
 
-def parts_of(recording: Recording) -> Iterator[Part]:
+Cut = Callable[[Graph, int], list[Segment]]
+
+
+def parts_of(recording: Recording, cut: Cut) -> Iterator[Part]:
     """Cut a recording; raises IrregularError."""
     summary, outline = recording.summary, recording.summary.graph
     if outline is None:
@@ -46,7 +55,7 @@ def parts_of(recording: Recording) -> Iterator[Part]:
     count = len(outline.layers)
     numbers = {kind: atoms(summary, geometry, outline.kinds[kind]) for kind in set(outline.layers)}
     outside, keys = atoms(summary, geometry, None), all_layer_keys(outline)
-    for position, segment in enumerate(segments(read_graph(recording.line), count)):
+    for position, segment in enumerate(cut(read_graph(recording.line), count)):
         if 0 < position <= count:
             kind = outline.layers[position - 1]
             names = signatures(outline.kinds[kind].shapes)
@@ -80,23 +89,24 @@ class Bodies:
 Structure = tuple[tuple[str, ...], tuple[str, ...]]
 
 
-def derive(recordings: list[Recording], bodies: Bodies) -> tuple[dict[str, dict[str, Any]], list[str]]:
+Write = Callable[[Structure, list[Part]], str | None]
+
+
+def derive(
+    recordings: list[Recording], bodies: Bodies, cut: Cut, write: Write
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Give the table of an architecture, by class of graph and key, and what could not be derived."""
     groups: dict[tuple[str, Structure], list[Part]] = defaultdict(list)
     seen: dict[tuple[str, str], dict[Structure, list[Part]]] = defaultdict(lambda: defaultdict(list))
     trouble: list[str] = []
-    for recording in recordings:
-        try:
-            for part in parts_of(recording):
-                structure = (part.segment.shape, part.segment.leaving)
-                groups[part.keys[0], structure].append(part)
-                for key in part.keys:
-                    seen[part.graph, key][structure].append(part)
-        except IrregularError as error:
-            trouble.append(f"{graph_class(recording.summary, recording.options)}: {error}")
+    for part in _marked(list(_parts(recordings, cut, trouble))):
+        structure = (part.segment.shape, part.segment.leaving)
+        groups[part.keys[0], structure].append(part)
+        for key in part.keys:
+            seen[part.graph, key][structure].append(part)
     texts: dict[tuple[str, Structure, str], str] = {}
     for (key, structure), parts in groups.items():
-        texts |= {(key, structure, graph): text for graph, text in _texts(structure, parts, trouble, key)}
+        texts |= {(key, structure, graph): text for graph, text in _texts(write, structure, parts, trouble, key)}
     table: dict[str, dict[str, Any]] = defaultdict(dict)
     done: set[tuple[str, str]] = set()
     for (graph, key), structures in seen.items():
@@ -106,6 +116,46 @@ def derive(recordings: list[Recording], bodies: Bodies) -> tuple[dict[str, dict[
             done.add((graph, key))
     _prune(table, seen)
     return dict(table), trouble
+
+
+def _parts(recordings: list[Recording], cut: Cut, trouble: list[str]) -> Iterator[Part]:
+    for recording in recordings:
+        try:
+            yield from list(parts_of(recording, cut))
+        except IrregularError as error:
+            trouble.append(f"{graph_class(recording.summary, recording.options)}: {error}")
+
+
+def _marked(parts: list[Part]) -> list[Part]:
+    """Mark the place for what is early of the next layer also where the next layer has nothing early."""
+    known: dict[Structure, set[Structure]] = defaultdict(set)
+    for part in parts:
+        if any(word.startswith("@") for word in part.segment.shape):
+            structure = part.segment.shape, part.segment.leaving
+            known[_unmarked(structure)].add(structure)
+    first: dict[tuple[str, ...], Part] = {}
+    for part in parts:
+        found = known.get((part.segment.shape, part.segment.leaving), set())
+        if len(found) == 1:
+            part.segment.shape = next(iter(found))[0]
+        if part.segment.shape[0].startswith("I#"):
+            _order(part.segment, first.setdefault(tuple(sorted(part.segment.shape)), part).segment)
+    return parts
+
+
+def _order(segment: Segment, other: Segment) -> None:
+    """Give inputs the order that they have in another graph: what is met first depends on the first layers."""
+    rank = {word: index for index, word in enumerate(other.shape) if word.startswith("I#")}
+    places = [index for index, word in enumerate(segment.shape) if word in rank]
+    wanted = sorted(places, key=lambda index: rank[segment.shape[index]])
+    shape, sizes = list(segment.shape), list(segment.sizes)
+    for place, source in zip(places, wanted, strict=True):
+        shape[place], sizes[place] = segment.shape[source], segment.sizes[source]
+    segment.shape, segment.sizes = tuple(shape), sizes
+
+
+def _unmarked(structure: Structure) -> Structure:
+    return tuple(word.removeprefix("@") for word in structure[0]), structure[1]
 
 
 def _entry(
@@ -147,36 +197,61 @@ def _prune(table: dict[str, dict[str, Any]], seen: dict[tuple[str, str], Any]) -
                         entries.pop(key, None)
 
 
-def _texts(structure: Structure, parts: list[Part], trouble: list[str], key: str) -> Iterator[tuple[str, str]]:
+def _texts(
+    write: Write, structure: Structure, parts: list[Part], trouble: list[str], key: str
+) -> Iterator[tuple[str, str]]:
     """Give the body's text for each class of graph: the same for all where one expression holds in all."""
     graphs = sorted({part.graph for part in parts})
-    text = _text(structure, parts)
+    text = write(structure, parts)
     if text is not None:
         yield from ((graph, text) for graph in graphs)
         return
     for graph in graphs:
         own = [part for part in parts if part.graph == graph]
-        text = _text(structure, own)
+        text = write(structure, own)
         if text is None:
             trouble.append(f"{graph} {key}: {_unknown(own)}")
         else:
             yield graph, text
 
 
-def _text(structure: Structure, parts: list[Part]) -> str | None:
+def steps(structure: Structure, parts: list[Part]) -> str | None:
+    """Write what the allocator does in a part (core/graphs.py)."""
     search = Search([part.numbers for part in parts])
-    words = []
+    texts = []
     allocation = 0
     for word in structure[0]:
         if word[0] == "+":
             size = _size([part.segment.sizes[allocation] for part in parts], search)
             if size is None:
                 return None
-            words.append(f"{word},{size}")
+            texts.append(f"{word},{size}")
             allocation += 1
         else:
-            words.append(word)
-    return " ".join(words) + (" | " + " ".join(structure[1]) if structure[1] else "")
+            texts.append(word)
+    return " ".join(texts) + (" | " + " ".join(structure[1]) if structure[1] else "")
+
+
+def words(structure: Structure, parts: list[Part]) -> str | None:
+    """Write the tensors of a part (core/offload.py)."""
+    weights = frozenset.intersection(*(part.segment.weights for part in parts))
+    shapes = Shapes([{name: size for name, size in part.numbers.items() if _sure(name, weights)} for part in parts])
+    texts = []
+    for position, word in enumerate(structure[0]):
+        found = [part.segment.sizes[position] for part in parts]
+        size = shapes.size(found, parts[0].segment.sources[position], view=_is_view(word))
+        if size is None and not _is_view(word):
+            return None
+        texts.append(f"{word};{size}" if size else word)
+    return " ".join(texts) + (" | " + " ".join(structure[1]) if structure[1] else "")
+
+
+def _sure(name: str, weights: frozenset[str]) -> bool:
+    return not name.startswith("@") or name[1:].rpartition(".")[0] in weights
+
+
+def _is_view(word: str) -> bool:
+    return ">" in word
 
 
 def _size(found: list[tuple[Tensor, str | None]], search: Search) -> str | None:
@@ -185,10 +260,10 @@ def _size(found: list[tuple[Tensor, str | None]], search: Search) -> str | None:
     if len({tensor.type for tensor in tensors}) > 1:
         return None
     kind = tensors[0].type
-    if any(_product(tensor) != tensor.bytes for tensor in tensors):
+    if any(product(tensor) != tensor.bytes for tensor in tensors):
         raw = search.find(tuple(tensor.bytes for tensor in tensors))
         return None if raw is None else f"24,{raw}"
-    if all(_is_rotation(tensor, weight) for tensor, weight in found):  # the block may be any, the product is not
+    if all(is_rotation(tensor, weight) for tensor, weight in found):  # the block may be any, the product is not
         whole = search.pair(tuple(tensor.shape[0] * tensor.shape[1] for tensor in tensors))
         if whole is not None:
             return f"{kind},{whole}"
@@ -202,22 +277,6 @@ def _size(found: list[tuple[Tensor, str | None]], search: Search) -> str | None:
                 return None
             dimensions.append(expression)
     return ",".join([str(kind), *dimensions])
-
-
-def _is_rotation(tensor: Tensor, weight: str | None) -> bool:
-    return (
-        tensor.op in {"MUL_MAT", "CONT"}
-        and weight is None
-        and tensor.shape[2:] == (1, 1)
-        and not tensor.shape[0] % ROTATION
-    )
-
-
-def _product(tensor: Tensor) -> int:
-    total = ELEMENTS[tensor.type].row(tensor.shape[0])
-    for size in tensor.shape[1:]:
-        total *= size
-    return total
 
 
 def _unknown(parts: list[Part]) -> str:

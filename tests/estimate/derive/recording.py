@@ -1,5 +1,6 @@
 """Records the graphs that llama.cpp builds for a model, one for each class of options."""
 
+import gzip
 import json
 import os
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from estimate.derive.derive import Recording
-from estimate.options import options_of
+from paddock.api.report import HeaderSummary
 from paddock.core.gguf import read_gguf
 from paddock.core.summary import summarize
 
@@ -28,12 +29,15 @@ class Sizes:
 
 
 SIZES: Final = (
-    Sizes(368, 1280, 4),
-    Sizes(272, 1792, 3),
-    Sizes(208, 2304, 5),
-    Sizes(336, 2816, 2),
-    Sizes(400, 3328, 6),
+    Sizes(370, 9984, 5),
+    Sizes(273, 11_008, 7),
+    Sizes(207, 12_544, 3),
+    Sizes(341, 14_080, 11),
+    Sizes(405, 15_104, 9),
 )
+"""Each context is longer than the windows that models have built in."""
+RARE: Final = frozenset({"fq1e", "fque", "fqse", "fqu", "fue", "n1e", "nue", "nse"})
+"""Classes that differ from others in nothing that optional tensors of a model would change."""
 
 
 def build(folder: Path, headers: Path) -> Path:
@@ -45,8 +49,8 @@ def build(folder: Path, headers: Path) -> Path:
     return library
 
 
-def classes(sizes: Sizes) -> list[dict[str, Any]]:
-    """Give option sets of every class: FlashAttention, type of the cache, slots, embeddings."""
+def classes(sizes: Sizes, *, every: bool) -> list[dict[str, Any]]:
+    """Give option sets of every class: FlashAttention, type of the cache, slots, embeddings; or of the usual ones."""
     found = []
     for flash, kind in (("auto", "f16"), ("auto", "q8_0"), ("off", "f16")):
         for slots, unified in ((1, False), (sizes.slots, True), (sizes.slots, False)):
@@ -64,12 +68,20 @@ def classes(sizes: Sizes) -> list[dict[str, Any]]:
                     "gpuLayers": -1,
                 }
                 for embeddings in (False, True)
+                if every or _short(flash, kind, slots, unified, embeddings) not in RARE
             ]
     return found
 
 
-def record(libraries: Path, recorder: Path, model: Path, sizes: Sizes) -> list[Recording]:
-    """Record a model; what llama.cpp refuses is left out, what ends it too."""
+def _short(flash: str, kind: str, slots: int, unified: bool, embeddings: bool) -> str:
+    """Name a class without what the model decides."""
+    name = ("n" if flash == "off" else "f") + ("q" if kind != "f16" else "")
+    return name + ("1" if slots == 1 else "u" if unified else "s") + ("e" if embeddings else "")
+
+
+def record(libraries: Path, recorder: Path, model: Path, number: int, *, every: bool) -> list[Recording]:
+    """Record a model of a set of sizes; what llama.cpp refuses is left out, what ends it too."""
+    sizes = SIZES[(number - 1) % len(SIZES)]
     with model.open("rb") as file:
 
         def read(offset: int, length: int) -> bytes:
@@ -77,7 +89,7 @@ def record(libraries: Path, recorder: Path, model: Path, sizes: Sizes) -> list[R
             return file.read(length)
 
         summary = summarize([read_gguf(read, model.stat().st_size)])
-    left, found = classes(sizes), []
+    left, found = classes(sizes, every=every), []
     while left:
         answers, lines = _run(libraries, recorder, model, left)
         for asked, answer in zip(left, answers, strict=False):
@@ -85,9 +97,21 @@ def record(libraries: Path, recorder: Path, model: Path, sizes: Sizes) -> list[R
                 line = lines.pop(0)
                 if json.loads(line)["sizes"] != [answer["device"][2], answer["host"][2]]:
                     raise RuntimeError(f"{model.name}: the recorded graph is not the one that was measured")
-                found.append(Recording(summary, options_of(asked), line))
+                found.append(Recording(summary, asked, line))
         left = left[len(answers) + 1 :]
     return found
+
+
+def save(path: Path, recordings: list[Recording]) -> None:
+    """Write recordings of a model."""
+    rows = [[one.summary.model_dump(mode="json"), one.asked, one.line] for one in recordings]
+    path.write_bytes(gzip.compress(json.dumps(rows).encode(), 1, mtime=0))
+
+
+def load(path: Path) -> list[Recording]:
+    """Read recordings of a model."""
+    rows = json.loads(gzip.decompress(path.read_bytes()))
+    return [Recording(HeaderSummary.model_validate(summary), asked, line) for summary, asked, line in rows]
 
 
 def _run(

@@ -4,11 +4,13 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 FIRST: Final = (
-    "T", "Q", "R", "C", "W", "N", "S", "O", "E", "H", "K", "expert_used_count", "hk", "hv", "H*hk", "H*hv", "K*hk",
-    "K*hv", "V", "rk", "gk", "gv", "q64", "q128", "q256",
+    "T", "Q", "R", "C", "W", "N", "S", "O", "E", "H", "K", "heads", "expert_used_count", "hk", "hv", "H*hk", "H*hv",
+    "K*hk", "K*hv", "V", "rk", "gk", "gv", "q64", "q128", "q256",
 )  # fmt: skip
 """Tried in this order, so that of two numbers that agree in every sample the more general one is taken."""
-SIZES: Final = frozenset({*FIRST, "expert_used_count"})
+DERIVED: Final = frozenset({"rk", "gk", "gv", "q64", "q128", "q256"})
+"""Small numbers that others give; a constant that equals one in every sample is more likely a constant."""
+SIZES: Final = frozenset({*FIRST, "expert_used_count"}) - DERIVED
 """These are meant even where they are the same small number in every sample."""
 SMALL: Final = 8
 ROTATION: Final = 64
@@ -70,7 +72,7 @@ class Search:
         constant = len(set(target)) == 1
         small = constant and (target[0] <= SMALL or target[0] == ROTATION)
         named = self.by_vector.get(target, "") in SIZES and target[0] not in {2, ROTATION}
-        if small and not named and not self.alike:
+        if small and not named and (not self.alike or self.by_vector.get(target) in DERIVED):
             yield str(target[0])
         if target in self.by_vector:
             yield self.by_vector[target]

@@ -24,6 +24,10 @@ class Segment:
     """What later segments still need: own (`-3`) or carried (`x0`), oldest first."""
     sizes: list[tuple[Tensor, str | None]] = field(default_factory=list)
     """For each allocation its tensor, and the weight that a product is with."""
+    sources: list[tuple[int, ...]] = field(default_factory=list)
+    """For each of a graph's tensors those of the same segment that it is computed from."""
+    weights: frozenset[str] = frozenset()
+    """Names of the weights that are used; nothing else of the model is sure to be there."""
 
 
 class IrregularError(Exception):
@@ -116,7 +120,7 @@ def _segment(
         origin, own = born[event.block]
         if event.what == "+":
             shape.append("+" + (DEVICE if event.place == 0 else "h"))
-            sizes.append((graph.tensors[event.tensor], _weight(graph, event)))
+            sizes.append((graph.tensors[event.tensor], product_weight(graph, event.tensor)))
         elif event.what == "-" and origin == number:
             shape.append(f"-{own}")
         elif event.what == "-" and origin > 0:
@@ -134,9 +138,9 @@ def _segment(
     return Segment(tuple(shape), tuple(names), sizes), leaving
 
 
-def _weight(graph: Graph, event: Event) -> str | None:
+def product_weight(graph: Graph, number: int) -> str | None:
     """Name the weight that a matrix product is with, without its layer."""
-    tensor = graph.tensors[event.tensor]
+    tensor = graph.tensors[number]
     if not tensor.op.startswith("MUL_MAT") or not tensor.sources:
         return None
     source = graph.tensors[tensor.sources[0]]

@@ -1,0 +1,293 @@
+"""Compute buffers of a graph whose layers lie on the device, on the host, or on both.
+
+Templates hold the operations of each kind of layer; they are put together for all layers and given to llama.cpp's
+scheduler (core/scheduler.py). That takes some milliseconds, so core/graphs.py answers first where everything is on one
+device.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from paddock.api.report import HeaderSummary
+from paddock.core import scheduler
+from paddock.core.allocator import ALIGNMENT
+from paddock.core.geometry import Geometry, Options
+from paddock.core.ggml import ELEMENTS
+from paddock.core.graphs import ComputeSizes, Part, Templates, graph_class, parts_of
+from paddock.core.outline import model_key
+from paddock.core.scheduler import DEVICE, HOST, UNKNOWN, Graph, Operation
+from paddock.core.sizes import atoms, evaluate
+
+EXPERTS: Final = tuple(f"ffn_{part}_{kind}exps" for part in ("up", "down", "gate", "gate_up") for kind in ("ch", ""))
+"""Names of experts' tensors (LLM_FFN_EXPS_REGEX, common/common.h:1224)."""
+
+
+FEW: Final = 32
+"""Tokens: in smaller graphs llama.cpp keeps some operations where their layer is (src/llama-context.cpp)."""
+REPEATS: Final = 3
+"""Times that a sequence of layers is computed, of all that follow each other."""
+LONGEST_PERIOD: Final = 8
+
+
+class Places(NamedTuple):
+    """Where a model's tensors lie: DEVICE or HOST."""
+
+    layers: tuple[int, ...]
+    experts: tuple[int, ...]
+    """Of each layer."""
+    output: int
+
+    @property
+    def mixed(self) -> bool:
+        """Whether they lie in both."""
+        return len({*self.layers, *self.experts, self.output}) > 1
+
+
+class Reference(NamedTuple):
+    """Which tensor is meant."""
+
+    letter: str
+    """n is of the same part, p of the prologue, c of the part before, s shared, l a leaf; others lie outside."""
+    number: int
+    name: str
+
+
+class Word(NamedTuple):
+    """One tensor of a template."""
+
+    early: bool
+    """Computed within the layer before."""
+    gap: bool
+    """What is early of the layer after comes before it."""
+    kind: str
+    held: bool
+    output: bool
+    view: Reference | None
+    sources: tuple[Reference, ...]
+    alike: tuple[bool, ...]
+    name: str
+    """Of a leaf that other parts use."""
+    size: tuple[str, ...]
+    """Element type and expressions; empty where it is not known."""
+
+
+class Body(NamedTuple):
+    """The tensors of a part of a graph, and which of them later parts use."""
+
+    words: tuple[Word, ...]
+    leaving: tuple[Reference, ...]
+
+
+@lru_cache(maxsize=256)
+def parse(text: str) -> Body:
+    """Parse `i!/p3=,w;0,E,T v>n0/n0;... | n1`."""
+    words, _, leaving = text.partition("|")
+    return Body(tuple(_word(one) for one in words.split()), tuple(_reference(one) for one in leaving.split()))
+
+
+def _word(text: str) -> Word:
+    what, _, size = text.partition(";")
+    what, _, name = what.partition("#")
+    head, _, sources = what.partition("/")
+    kind, _, view = head.partition(">")
+    used = [one for one in sources.split(",") if one]
+    return Word(
+        kind[0] == "<",
+        kind[0] == "@",
+        kind.lstrip("<@")[0],
+        "*" in kind,
+        "!" in kind,
+        _reference(view) if view else None,
+        tuple(_reference(one.rstrip("=")) for one in used),
+        tuple(one.endswith("=") for one in used),
+        name,
+        tuple(size.split(",")) if size else (),
+    )
+
+
+def _reference(text: str) -> Reference:
+    return Reference(text[0], int(text[1:]) if text[1:].isdigit() else 0, text[1:])
+
+
+def scheduled_sizes(
+    summary: HeaderSummary,
+    options: Options,
+    geometry: Geometry,
+    templates: Templates,
+    places: Places,
+    alignment: int = ALIGNMENT,
+) -> ComputeSizes | None:
+    """Give the sizes with the device's alignment in bytes; None when a part of the graph is unknown."""
+    found = _assembled(summary, options, geometry, templates, places)
+    if found is None:
+        return None
+    graph, sure = found
+    try:
+        device, host = scheduler.peaks(graph, alignment, few=geometry.tokens < FEW)
+    except KeyError:
+        return None
+    return ComputeSizes(device, host, sure)
+
+
+def flash_stays(
+    summary: HeaderSummary, options: Options, geometry: Geometry, templates: Templates, places: Places
+) -> bool:
+    """Say whether llama.cpp keeps FlashAttention, which it may choose: not where a layer's is computed elsewhere."""
+    found = _assembled(summary, options, geometry, templates, places)
+    return found is None or scheduler.flash_stays(found[0])
+
+
+def _assembled(
+    summary: HeaderSummary, options: Options, geometry: Geometry, templates: Templates, places: Places
+) -> tuple[Graph, bool] | None:
+    """Give the graph, and whether tensors of these names were seen with every part of it."""
+    outline = summary.graph
+    if outline is None or not outline.layers:
+        return None
+    name = graph_class(summary, options)
+    excluded = templates.left_out.get(summary.architecture, {}).get(name + ("/" if places.mixed else ""), [])
+    if "*" in excluded or model_key(outline) in excluded:
+        return None
+    parts = parts_of(summary, outline, name, templates)
+    if parts is None:
+        return None
+    numbers = [atoms(summary, geometry, None), *(atoms(summary, geometry, kind) for kind in outline.kinds)]
+    parts, places = _shortened(parts, places)
+    bodies = [parse(templates.bodies[part.body]) for part in parts]
+    try:
+        return _Builder(parts, bodies, numbers, places).build(), all(part.seen for part in parts)
+    except (KeyError, IndexError):
+        return None
+
+
+def _shortened(parts: Sequence[Part], places: Places) -> tuple[list[Part], Places]:
+    """Leave out layers that repeat what was there often enough: they need no more memory at once."""
+    rows = list(zip(parts[1:-1], places.layers, places.experts, strict=True))
+    kept: list[int] = []
+    position = 0
+    while position < len(rows):
+        for period in range(1, LONGEST_PERIOD + 1):
+            times = 1
+            once = rows[position : position + period]
+            while rows[position + times * period : position + (times + 1) * period] == once:
+                times += 1
+            if times > REPEATS:
+                kept += range(position, position + REPEATS * period)
+                position += times * period
+                break
+        else:
+            kept.append(position)
+            position += 1
+    layers = tuple(places.layers[index] for index in kept)
+    experts = tuple(places.experts[index] for index in kept)
+    return [parts[0], *(parts[1 + index] for index in kept), parts[-1]], Places(layers, experts, places.output)
+
+
+class _Builder:
+    """Puts the parts together."""
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        bodies: Sequence[Body],
+        numbers: Sequence[dict[str, int]],
+        places: Places,
+    ) -> None:
+        self.parts, self.bodies, self.numbers, self.places = parts, bodies, numbers, places
+        self.known: dict[tuple[int, int], list[int]] = {}
+        self.graph = Graph()
+        self.weights = [self.graph.outside(place, UNKNOWN, weight=True) for place in (DEVICE, HOST)]
+        self.caches = [self.graph.outside(place, UNKNOWN, weight=False) for place in (DEVICE, HOST)]
+        self.leaves: dict[str, int] = {}
+        self.computed: list[int] = []
+        """By the prologue."""
+        self.own: list[list[int]] = [[] for _ in parts]
+        self.outside = [self._outside(position) for position in range(len(parts))]
+        self.carried: list[int] = []
+        self.shared: list[int] = []
+
+    def build(self) -> Graph:
+        """Give the whole graph."""
+        for position in range(len(self.parts)):
+            self._add(position)
+        return self.graph
+
+    def _outside(self, position: int) -> dict[str, int]:
+        """Give by letter the weights and caches that a part uses."""
+        places, inside = self.places, 0 < position < len(self.parts) - 1
+        layer = places.layers[position - 1] if inside else places.layers[0]
+        experts = places.experts[position - 1] if inside else layer
+        return {
+            "w": self.weights[layer],
+            "e": self.weights[experts],
+            "k": self.caches[layer],
+            "h": self.weights[HOST],
+            "f": self.weights[places.layers[0]],
+            "o": self.weights[places.output],
+        }
+
+    def _add(self, position: int) -> None:
+        """Add what a part has left; what is early of the part after it stands before one of its own."""
+        for index in range(len(self.own[position]), len(self.bodies[position].words)):
+            if self.bodies[position].words[index].gap and position + 1 < len(self.bodies):
+                self._begin(position + 1)
+            self._add_word(position, index)
+        self.carried = []
+        for one in self.bodies[position].leaving:
+            (self.shared if one.letter == "s" else self.carried).append(self.own[position][one.number])
+
+    def _begin(self, position: int) -> None:
+        for index, word in enumerate(self.bodies[position].words):
+            if not word.early:
+                break
+            self._add_word(position, index)
+
+    def _add_word(self, position: int, index: int) -> None:
+        word, own = self.bodies[position].words[index], self.own[position]
+        tables = {"n": own, "p": self.computed, "c": self.carried, "s": self.shared}
+        outside = self.outside[position]
+        own.append(len(self.graph.places))
+        if word.name:
+            self.leaves[word.name] = own[-1]
+        elif not position:
+            self.computed.append(own[-1])
+
+        def number(one: Reference) -> int:
+            if one.letter == "l":
+                return self.leaves[one.name]
+            return tables[one.letter][one.number] if one.letter in tables else outside[one.letter]
+
+        view = scheduler.NOWHERE if word.view is None else number(word.view)
+        operation = Operation(word.kind, word.output, view, tuple(map(number, word.sources)), word.alike)
+        self.graph.add(operation, self._sizes(self.parts[position], self.bodies[position])[index])
+        if word.held or word.kind == scheduler.WEIGHTLESS:
+            layer = self.places.layers[min(max(position - 1, 0), len(self.places.layers) - 1)]
+            (self.graph.held if word.held else self.graph.fused).append((own[-1], layer))
+
+    def _sizes(self, part: Part, body: Body) -> list[int]:
+        key = part.body, part.kind
+        if key not in self.known:
+            self.known[key] = [self._size(word, self.numbers[part.kind]) for word in body.words]
+        return self.known[key]
+
+    def _size(self, word: Word, numbers: dict[str, int]) -> int:
+        if not word.size:
+            return UNKNOWN
+        try:
+            return self._bytes(word, numbers)
+        except KeyError:
+            if word.view is None:
+                raise
+            return UNKNOWN
+
+    def _bytes(self, word: Word, numbers: dict[str, int]) -> int:
+        kind, *dimensions = word.size
+        if kind[0] == "~":  # a view of some columns, which is copied with the rows between them
+            columns, rows, stride = (evaluate(one, numbers) for one in dimensions)
+            total = ELEMENTS[int(kind[1:])].row(stride) * (rows - 1) + ELEMENTS[int(kind[1:])].row(columns)
+        else:
+            total = ELEMENTS[int(kind)].row(evaluate(dimensions[0], numbers))
+            for one in dimensions[1:]:
+                total *= evaluate(one, numbers)
+        return total
