@@ -28,6 +28,7 @@ lock: ## Renew the lock files (needs uv)
 	$(LOCK) pyproject.toml --extra agent -o requirements/agent.lock
 	$(LOCK) requirements/agent-lean.in -o requirements/agent-lean.lock
 	$(LOCK) pyproject.toml --extra operator --extra cli --extra picture --group dev -o requirements/dev.lock
+	$(LOCK) --group bench -o requirements/bench.lock
 
 build: setup ## Build what the local cluster needs: control plane, containerd, helm, llama.cpp (cached outside the work tree)
 	@tests/cluster/prerequisites.sh
@@ -89,4 +90,5 @@ errors: setup ## Renew the table of measured errors in docs/estimate.md
 	@cd tests && ../$(BIN)/python -m estimate.errors
 
 bench: build ## Tables, and build/bench.json
+	@$(BIN)/pip install -q --require-hashes -r requirements/bench.lock
 	@cd tests && ../$(BIN)/python -m bench

@@ -2,7 +2,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paddock.core.offload import Places, Reference, parse
-from paddock.core.scheduler import DEVICE, HOST, INPUT, IN_PLACE, PLAIN, UNKNOWN, VIEW, Graph, Operation, flash_stays, peaks
+from paddock.core.scheduler import (
+    DEVICE,
+    HOST,
+    IN_PLACE,
+    INPUT,
+    PLAIN,
+    UNKNOWN,
+    VIEW,
+    Graph,
+    Operation,
+    flash_stays,
+    peaks,
+)
 
 KIB = 1024
 
@@ -80,8 +92,8 @@ def test_a_template_says_where_its_tensors_come_from() -> None:
     body = parse("I#pos;26,T <v>k/k @r*!/n0=,lpos,w;0,hk,H,T | n2 s1")
     leaf, early, rope = body.words
     assert (leaf.kind, leaf.name, leaf.size) == ("I", "pos", ("26", "T"))
-    assert early.early and early.view == Reference("k", 0, "") and not early.size
-    assert rope.gap and rope.held and rope.output
+    assert (early.early, early.view, early.size) == (True, Reference("k", 0, ""), ())
+    assert (rope.gap, rope.held, rope.output) == (True, True, True)
     assert rope.alike == (True, False, False)
     assert rope.sources == (Reference("n", 0, "0"), Reference("l", 0, "pos"), Reference("w", 0, ""))
     assert [one.letter for one in body.leaving] == ["n", "s"]

@@ -77,7 +77,7 @@ def text() -> str:
     lines = [
         f"{START}<!-- {digest()} -->",
         "",
-        "| models, options | estimates | weights and cache equal | compute exact | worst | bounds | within 10 % | above |",
+        "| models, options | estimates | weights, cache equal | compute exact | worst | bounds | within 10 % | above |",
         "|---|---|---|---|---|---|---|---|",
     ]
     wide = []

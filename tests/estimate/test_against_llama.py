@@ -24,6 +24,7 @@ WITHOUT_CACHE_FORMULA = {"deepseek4-moe"}
 WITHIN, ROOM = 0.01, 0.10
 UNUSUAL_SPLIT = {"bloom-dense": 2048, "hrm_text-dense": 1024}
 """Bytes of tensors outside layers that llama.cpp keeps with the first one, when not all are on the device."""
+PLACES: tuple[Place, ...] = ("device", "host")
 ALL = [*table.architectures(), *table.published()]
 
 
@@ -75,14 +76,14 @@ def test_compute_is_never_below_and_within_a_hundredth_where_exact(name: str) ->
 
 def is_exact(name: str) -> bool:
     rows = [found for options, found, _ in compared(name) if options in WHOLE]
-    return all(compute(found, place)[1] for found in rows for place in ("device", "host"))
+    return all(compute(found, place)[1] for found in rows for place in PLACES)
 
 
 def is_wide(name: str) -> bool:
     return any(
         compute(found, place)[0] > truth * (1 + ROOM)
         for _, found, measured in compared(name)
-        for place, truth in (("device", measured.device[2]), ("host", measured.host[2]))
+        for place, truth in zip(PLACES, (measured.device[2], measured.host[2]), strict=True)
         if not compute(found, place)[1]
     )
 

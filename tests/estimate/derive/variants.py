@@ -101,9 +101,9 @@ def hollow(path: Path) -> None:
 
         head = read(0, read_gguf(read, size).data_offset)
     path.unlink()
-    with path.open("wb") as file:
-        file.write(head)
-        file.truncate(size)
+    with path.open("wb") as out:
+        out.write(head)
+        out.truncate(size)
 
 
 def main() -> int:
