@@ -94,7 +94,7 @@ def once(site: Site, number: int, right: Callable[[Site], bool], serving: dict[s
         site.apply("high", priority=5, serving=serving)
         before = sum(count for key, count in site.kubelet.created.items() if f"{site.namespace}/high" in key)
         eventually(lambda: operator.dead or right(site), 30, f"the end of {number}")
-        died = operator.dead
+        died = operator.spared()
         if died:
             operator.end()
             operator = Mortal(site.plane)

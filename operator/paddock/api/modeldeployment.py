@@ -9,7 +9,8 @@ from paddock.api.base import Model
 from paddock.api.context import ContextChoice, ContextLength
 from paddock.api.disruption import Disruption, DisruptionSpec, LastDevice
 from paddock.api.queue import Queue, Shortage
-from paddock.api.selector import ATOMIC, PCI_PATTERN, DeviceSelector, Preference, Quantity, like, rules
+from paddock.api.resources import LocalReference, Resources
+from paddock.api.selector import ATOMIC, PCI_PATTERN, DeviceSelector, Preference, like, rules
 from paddock.api.source import MODEL_RULES, SOURCE_RULES, ModelCache, ModelStatus, Prefetch, SecretName, Sha256
 
 MAX_NAME = 40
@@ -262,28 +263,6 @@ class PlacementSpec(Model):
     allow_integrated: AllowIntegrated = AllowIntegrated.AUTO
     """Integrated GPUs: Auto uses one only when no discrete one is allowed or fits, Always treats them alike, Never
     leaves them alone."""
-
-
-class LocalReference(Model):
-    """The name of an object of the same namespace."""
-
-    name: Annotated[str, Field(min_length=1, max_length=253)]
-    """Its name."""
-
-
-RESOURCE_RULES = rules(
-    ("self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'])", "only cpu, memory and ephemeral-storage can be set"),
-    ("self.all(k, quantity(string(self[k])).isGreaterThan(quantity('0')))", "resources must be positive quantities"),
-)
-
-
-class Resources(Model):
-    """Host resources of the server's container."""
-
-    requests: Annotated[dict[str, Quantity], Field(max_length=8, json_schema_extra=RESOURCE_RULES)] = {}
-    """What the scheduler sets aside: cpu, memory, ephemeral-storage. By default what the model needs in host memory."""
-    limits: Annotated[dict[str, Quantity], Field(max_length=8, json_schema_extra=RESOURCE_RULES)] = {}
-    """What the container may use at most."""
 
 
 class Toleration(Model):

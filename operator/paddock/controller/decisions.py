@@ -7,12 +7,13 @@ from paddock.api.gpu import Reservation
 from paddock.api.modeldeployment import ModelDeploymentSpec, Need, ServingSpec
 from paddock.api.vocabulary import Reason
 from paddock.controller.found import Found
-from paddock.controller.ledger import now
+from paddock.controller.ledger import Ledger, now
 from paddock.controller.settings import Settings
 from paddock.controller.store import World
 from paddock.core import args, images
 from paddock.core.context import Wish, wish_of
 from paddock.core.deployment import Deployment
+from paddock.core.filters import names
 from paddock.core.need import MemoryNeed, need
 from paddock.core.placement import Placement
 from paddock.core.plan import Wanted
@@ -116,6 +117,26 @@ def spec_refusal(deployment: Deployment, settings: Settings) -> Source | RemoteS
         message = "the nodes have no cache (modelCache in the chart's values), and spec.model.cache names no claim"
         return Finding("False", Reason.NO_CACHE, message)
     return source
+
+
+def candidates_of(deployment: Deployment, world: World, ledger: Ledger) -> list[str]:
+    """Give the nodes on which a deployment could run, as far as its own words say."""
+    spec = deployment.spec
+    assert spec is not None  # noqa: S101 called for accepted specs only
+    selector = spec.placement.node_selector
+    found = [
+        node.name
+        for node in world.nodes.values()
+        if all(node.labels.get(key) == value for key, value in selector.items())
+    ]
+    if spec.placement.devices:
+        named = {
+            device.node
+            for device in ledger.fleet(world.nodes).devices
+            if any(names(reference, device) for reference in spec.placement.devices)
+        }
+        found = [name for name in found if name in named] or found
+    return found
 
 
 def request_for(

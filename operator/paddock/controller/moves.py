@@ -15,7 +15,7 @@ from datetime import datetime
 
 from paddock.api.disruption import Disruption, Leaving, Promise
 from paddock.api.vocabulary import Reason
-from paddock.controller.decisions import request_with
+from paddock.controller.decisions import candidates_of, request_with
 from paddock.controller.ledger import ConflictError, now
 from paddock.controller.parts import Parts
 from paddock.controller.settings import Settings
@@ -366,8 +366,7 @@ class Moves:
         source = parse_any(spec.model.source, self._settings.model_roots) if spec is not None else ""
         if spec is None or record is None or isinstance(source, str):
             return None
-        nodes = [name for name in self._world.nodes if _has_labels(self._world, name, spec.placement.node_selector)]
-        found = await self._models.reach(owner, source, nodes)
+        found = await self._models.reach(owner, source, candidates_of(owner, self._world, self._ledger))
         if found.file_nodes is None and found.volume_nodes is None and found.summary is None and found.message:
             return None
         token = (owner.status.get("need") or {}).get("bytesPerToken") or 0
@@ -381,10 +380,6 @@ class Moves:
         for gpu, promise in self._ledger.disruptions():
             self._recent.setdefault((gpu, promise.since), promise)
         self._recent = {key: one for key, one in self._recent.items() if _age(one.since) < MINUTE}
-
-
-def _has_labels(world: World, node: str, labels: dict[str, str]) -> bool:
-    return all(world.nodes[node].labels.get(key) == value for key, value in labels.items())
 
 
 def _age(moment: str) -> float:

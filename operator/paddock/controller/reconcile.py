@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING
 from paddock.api.vocabulary import Reason
 from paddock.controller.cluster import Cluster, ClusterError, deployment_path, namespaced
 from paddock.controller.contexts import Settled, scene_of, settle, with_hint
-from paddock.controller.decisions import Accepted, accepted_of, record_of, request_for, reservation_of, spec_refusal
+from paddock.controller.decisions import (
+    Accepted,
+    accepted_of,
+    candidates_of,
+    record_of,
+    request_for,
+    reservation_of,
+    spec_refusal,
+)
 from paddock.controller.fetching import Fetching
 from paddock.controller.ledger import ConflictError, now
 from paddock.controller.moves import Moves
@@ -26,7 +34,7 @@ from paddock.controller.settings import Settings
 from paddock.controller.store import World
 from paddock.core.context import choice_of
 from paddock.core.deployment import Deployment, placement_hash, revision
-from paddock.core.filters import allows, names
+from paddock.core.filters import allows
 from paddock.core.fleet import Fleet
 from paddock.core.placement import Placement, Unplaceable, place
 from paddock.core.plan import Plan, Removal, Wanted, plan
@@ -201,7 +209,7 @@ class Reconciler:
         if not self._models.settled:
             self._look_again(deployment.key, 0.1)
             return Finding("Unknown", Reason.READING_HEADER, "waiting for the first answers of the node agents")
-        found = await self._models.find(deployment, source, self._candidates(deployment))
+        found = await self._models.find(deployment, source, candidates_of(deployment, self._world, self._ledger))
         if found.retry_after is not None:
             self._look_again(deployment.key, found.retry_after)
         if found.summary is None:
@@ -211,26 +219,6 @@ class Reconciler:
         choice = choice_of(deployment, steps.current)
         backends = {one.backend for one in self._ledger.fleet(self._world.nodes).devices}
         return accepted_of(source, found, spec, choice.length if choice is not None else None, backends)
-
-    def _candidates(self, deployment: Deployment) -> list[str]:
-        """Give the nodes on which the deployment could run, as far as its own words say."""
-        spec = deployment.spec
-        assert spec is not None  # noqa: S101 called for accepted specs only
-        selector = spec.placement.node_selector
-        found = [
-            node.name
-            for node in self._world.nodes.values()
-            if all(node.labels.get(key) == value for key, value in selector.items())
-        ]
-        if spec.placement.devices:
-            fleet = self._ledger.fleet(self._world.nodes)
-            named = {
-                device.node
-                for device in fleet.devices
-                if any(names(reference, device) for reference in spec.placement.devices)
-            }
-            found = [name for name in found if name in named] or found
-        return found
 
     # -- devices and pods -----------------------------------------------------------------------------------------
 
