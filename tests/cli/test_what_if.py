@@ -222,7 +222,7 @@ def test_a_plan_names_the_context_where_it_is_open(shell: Shell, tmp_path: Path)
     auto = manifest(tmp_path, serving={"contextLength": "Auto"})
     (one,) = planned(shell, "-f", auto, "--need", "1Gi")
     assert one["context"] == "Auto"
-    head, row = shell.run("plan", "-f", auto, "--need", "1Gi")[1].splitlines()
+    head, row, *_ = shell.run("plan", "-f", auto, "--need", "1Gi")[1].splitlines()
     assert "CONTEXT" in head
     assert "Auto" in row
     assert "CONTEXT" not in shell.run("plan", "-f", manifest(tmp_path), "--need", "1Gi")[1]
