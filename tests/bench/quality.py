@@ -90,8 +90,8 @@ FLEETS: dict[str, tuple[Card, ...]] = {
 """Mixed fleets of 13, 34 and 56 cards."""
 SIZES = (0.3, 0.6, 1.2, 2.3, 3.2, 4.8, 5.5, 6.5, 8.2, 9.6, 12.5, 15, 18, 20, 22, 27, 33, 38, 44, 50, 58, 66, 70)
 """GiB that models need; the small ones are more common."""
-SPEEDS = (0, 0, 0, 20, 30, 40, 50, 60, 80)
-"""What is asked for, in per cent of the tokens per second that the fastest card with enough memory is known to give."""
+SPEEDS = (0, 0, 0, 10, 15, 20, 30, 40, 60)
+"""Tokens per second that are asked for; 0: none. Nobody asks for more than the fastest card gives that could hold it."""
 PRIORITIES = (0, 0, 0, 0, 0, 0, 1, 1, 1, 2)
 ONLY_NVIDIA = DeviceSelector.model_validate({"vendors": ["NVIDIA"]})
 
@@ -148,7 +148,7 @@ def case(name: str, seed: int, load: float = 1.0) -> Case:
         priority = chance.choice(PRIORITIES)
         read = need // chance.choice((1, 1, 1, 1, 8))
         most = max(tokens_per_second(one, read) or 0 for one in where.devices if (one.total or 0) >= need)
-        speed = most * chance.choice(SPEEDS) // 100 or None
+        speed = min(chance.choice(SPEEDS), most) or None
         request = Request(
             need=need,
             policy=Policy.JUST_FAST_ENOUGH if speed else Policy.BEST_FIT,
