@@ -18,7 +18,7 @@ from bench.figures import Figures
 from bench.header import measure_header
 from bench.load import DEPLOYMENTS, NAMESPACE, PODS, Load
 from bench.page import page
-from bench.placing import measure_placement
+from bench.placing import measure_moves, measure_placement
 from cluster.settings import REPOSITORY
 from support.apiserver import missing_programs
 from support.client import eventually
@@ -199,6 +199,7 @@ def main() -> int:
         sys.exit(f"bench: {missing}")
     figures = Figures()
     measure_placement(figures)
+    measure_moves(figures)
     measure_header(figures)
     measure_beside()
     with tempfile.TemporaryDirectory() as folder, plane(Path(folder), audit=False) as site:

@@ -1,7 +1,8 @@
 """How good placement is: what fills a fleet, against the exact optimum, which knows all that will come.
 
-Models arrive one after the other, and stay, until they want as much memory as there is, or more. OR-tools finds the
-optimum (CP-SAT); where it proves none in time, its proven upper bound is taken, so that no share is told too high.
+Models arrive one after the other, and either stay until they want as much memory as there is, or come and go so that as
+much is wanted all the time; then the fleet is looked at three times. OR-tools finds the optimum for those who want a
+card at that moment (CP-SAT); where it proves none in time, a proven bound is taken, so that no share is told too high.
 
 `python -m bench.quality` (in `tests`) writes the table of docs/quality.md.
 """
@@ -13,7 +14,7 @@ import random
 import statistics
 import sys
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,17 +31,18 @@ from paddock.core.simulate import Job, Result, simulate
 from support.builders import GIB, MIB, device, fleet
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from paddock.core.fleet import Device, Fleet
 
 PAGE = Path(__file__).parents[2] / "docs" / "quality.md"
 START, END = "<!-- table of python -m bench.quality -->", "<!-- end of the table -->"
 STEP = 256 * MIB
-SEEDS = range(10)
-LOADS = (1.0, 1.3)
-"""Memory that is wanted, as a multiple of what there is."""
-SECONDS = 0.5
+SEEDS = {"homelab": 8, "workstations": 3, "datacenter": 2}
+"""Cases of each fleet in the table."""
+MOMENTS = (150, 220, 300)
+"""When the fleet is looked at, in per cent of the time that a model stays on average."""
+SECONDS = 0.2
 """Of CP-SAT's deterministic time for one optimum."""
 
 
@@ -90,8 +92,8 @@ FLEETS: dict[str, tuple[Card, ...]] = {
 """Mixed fleets of 13, 34 and 56 cards."""
 SIZES = (0.3, 0.6, 1.2, 2.3, 3.2, 4.8, 5.5, 6.5, 8.2, 9.6, 12.5, 15, 18, 20, 22, 27, 33, 38, 44, 50, 58, 66, 70)
 """GiB that models need; the small ones are more common."""
-SPEEDS = (0, 0, 0, 20, 30, 40, 50, 60, 80)
-"""What is asked for, in per cent of the tokens per second that the fastest card with enough memory is known to give."""
+SPEEDS = (0, 0, 0, 10, 15, 20, 30, 40, 60)
+"""Tokens per second that are asked for; 0: none. Nobody asks for more than the fastest card that can hold it gives."""
 PRIORITIES = (0, 0, 0, 0, 0, 0, 1, 1, 1, 2)
 ONLY_NVIDIA = DeviceSelector.model_validate({"vendors": ["NVIDIA"]})
 
@@ -103,10 +105,22 @@ class Case:
     fleet: Fleet
     jobs: tuple[Job, ...]
 
+    @property
+    def wanting(self) -> tuple[Job, ...]:
+        """Those who want a card at the end."""
+        return tuple(job for job in self.jobs if job.departure is None)
+
     def worth(self, placements: dict[str, str]) -> int:
         """Give what a placement of jobs is worth, in thousandths."""
         cards = {one.gpu: one for one in self.fleet.devices}
-        return sum(job.worth(cards[placements[job.name]]) for job in self.jobs if job.name in placements)
+        return sum(job.worth(cards[placements[job.name]]) for job in self.wanting if job.name in placements)
+
+    def until(self, moment: int) -> Case:
+        """Give the same as it is at a moment: nobody knows who will leave later."""
+        come = [job for job in self.jobs if job.arrival <= moment]
+        open_ = [job.departure is None or job.departure > moment for job in come]
+        jobs = tuple(replace(job, departure=None) if open_ else job for job, open_ in zip(come, open_, strict=True))
+        return Case(self.fleet, jobs)
 
 
 @dataclass(frozen=True)
@@ -133,34 +147,53 @@ METHODS = (
 )
 
 
-def case(name: str, seed: int, load: float = 1.0) -> Case:
-    """Give one case of a fleet: who comes wants so many times the memory that there is."""
-    chance = random.Random(f"{name} {seed}")  # noqa: S311 no secret
+def filling(name: str, seed: int) -> list[Case]:
+    """Give one case of a fleet: who comes stays, and wants the memory that there is."""
     where = fleet(*_cards(FLEETS[name]))
+    chance = random.Random(f"{name} {seed}")  # noqa: S311 no secret
     room = sum(one.total or 0 for one in where.devices)
+    jobs: list[Job] = []
+    while sum(one.request.need for one in jobs) < room:
+        jobs.append(_job(len(jobs), where, chance))
+    return [Case(where, tuple(jobs))]
+
+
+def changing(name: str, seed: int) -> list[Case]:
+    """Give one case of a fleet, at some moments: models come and go, and want the memory that there is on average."""
+    where = fleet(*_cards(FLEETS[name]))
+    chance = random.Random(f"{name} {seed}")  # noqa: S311 no secret
+    room = sum(one.total or 0 for one in where.devices)
+    some = [_job(number, where, chance) for number in range(1000)]
+    stay = room * len(some) / sum(one.request.need for one in some)
+    jobs = [
+        replace(one, departure=one.arrival + max(1, round(chance.expovariate(1 / stay))))
+        for one in some[: round(stay * MOMENTS[-1] / 100) + 1]
+    ]
+    return [Case(where, tuple(jobs)).until(round(stay * percent / 100)) for percent in MOMENTS]
+
+
+WAYS = {"come and go": changing, "come and stay": filling}
+
+
+def _job(number: int, where: Fleet, chance: random.Random) -> Job:
     largest = max(one.total or 0 for one in where.devices)
     sizes = [one for one in SIZES if one * GIB <= largest]
-    jobs: list[Job] = []
-    wanted = 0
-    while wanted < load * room:
-        gib = chance.choices(sizes, [one**-0.5 for one in sizes])[0]
-        need = round_up(int(gib * GIB * chance.uniform(0.9, 1.0)))
-        priority = chance.choice(PRIORITIES)
-        read = need // chance.choice((1, 1, 1, 1, 8))
-        most = max(tokens_per_second(one, read) or 0 for one in where.devices if (one.total or 0) >= need)
-        speed = most * chance.choice(SPEEDS) // 100 or None
-        request = Request(
-            need=need,
-            policy=Policy.JUST_FAST_ENOUGH if speed else Policy.BEST_FIT,
-            priority=priority,
-            min_tokens_per_second=speed,
-            token_bytes=read,
-            selector=ONLY_NVIDIA if chance.random() < 0.1 else None,
-        )
-        value = round(100 * (need / GIB) ** 0.5 * 2**priority)
-        jobs.append(Job(f"m{len(jobs):04}-0", len(jobs), request, value=value))
-        wanted += need
-    return Case(where, tuple(jobs))
+    gib = chance.choices(sizes, [one**-0.5 for one in sizes])[0]
+    need = round_up(int(gib * GIB * chance.uniform(0.9, 1.0)))
+    priority = chance.choice(PRIORITIES)
+    read = need // chance.choice((1, 1, 1, 1, 8))
+    most = max(tokens_per_second(one, read) or 0 for one in where.devices if (one.total or 0) >= need)
+    speed = min(chance.choice(SPEEDS), most) or None
+    request = Request(
+        need=need,
+        policy=Policy.JUST_FAST_ENOUGH if speed else Policy.BEST_FIT,
+        priority=priority,
+        min_tokens_per_second=speed,
+        token_bytes=read,
+        selector=ONLY_NVIDIA if chance.random() < 0.1 else None,
+    )
+    value = round(100 * (need / GIB) ** 0.5 * 2**priority)
+    return Job(f"m{number:04}-0", number, request, value=value)
 
 
 def _cards(kinds: Iterable[Card]) -> list[Device]:
@@ -188,11 +221,16 @@ def played(one: Case, method: Method) -> Result:
 
 
 def optimum(one: Case, hint: dict[str, str], seconds: float = SECONDS) -> int:
-    """Give the most that any placement of all jobs is worth, or a proven bound of it; `hint` is one placement."""
+    """Give the most that any placement of all jobs is worth, or a proven bound of it; `hint` is one placement.
+
+    With no seconds only the bound that is found at once.
+    """
+    if not seconds:
+        return _relaxed(one)
     model = cp_model.CpModel()
     steps: dict[str, list[cp_model.LinearExpr]] = defaultdict(list)
     gain: list[cp_model.LinearExpr] = []
-    for job in one.jobs:
+    for job in one.wanting:
         mine = []
         for card in one.fleet.devices:
             if _may(job, card):
@@ -220,7 +258,7 @@ def _relaxed(one: Case) -> int:
         kinds[card.total, card.bandwidth, card.backend].append(card)
     gain = []
     there: dict[str, list[tuple[int, model_builder.Variable]]] = defaultdict(list)
-    for job in one.jobs:
+    for job in one.wanting:
         mine = []
         for card, *_ in kinds.values():
             if _may(job, card):
@@ -258,12 +296,17 @@ def _may(job: Job, card: Device) -> bool:
     return job.request.need <= (card.total or 0) and (job.request.selector is None or card.backend == "CUDA")
 
 
-def shares(one: Case, methods: Sequence[Method] = METHODS, seconds: float = SECONDS) -> dict[str, float]:
-    """Give the per cent of the optimum that each method reaches, by its name."""
-    results = {each.name: played(one, each) for each in methods}
-    worths = {each: one.worth(result.placements) for each, result in results.items()}
-    best = max(worths, key=lambda each: worths[each])
-    most = optimum(one, results[best].placements, seconds)
+def shares(cases: Sequence[Case], methods: Sequence[Method] = METHODS, seconds: float = SECONDS) -> dict[str, float]:
+    """Give the per cent of the optimum that each method reaches over some cases, by its name."""
+    worths: dict[str, int] = defaultdict(int)
+    most = 0
+    for one in cases:
+        results = {each.name: played(one, each) for each in methods}
+        here = {each: one.worth(result.placements) for each, result in results.items()}
+        best = max(here, key=lambda each: here[each])
+        most += optimum(one, results[best].placements, seconds)
+        for each, worth in here.items():
+            worths[each] += worth
     return {each: 100 * worth / most for each, worth in worths.items()}
 
 
@@ -274,13 +317,12 @@ def gains(found: Sequence[dict[str, float]], method: str, base: str = "BestFit")
     return statistics.mean(differences), error
 
 
-def table(found: dict[tuple[str, float], list[dict[str, float]]]) -> str:
-    """Give the table of the page: for each fleet and load the mean share, with the difference to BestFit."""
-    heads = [f"{name}, {load:.0%}" for name, load in found]
-    out = [f"| {' | '.join(['', *heads, 'all'])} |", "|---" * (len(found) + 2) + "|"]
-    every = [one for each in found.values() for one in each]
+def table(found: Mapping[tuple[str, str], Sequence[dict[str, float]]]) -> str:
+    """Give the table of the page: for each way and fleet the mean share, with the difference to BestFit."""
+    heads = [f"{way}: {name} ({len(each)})" for (way, name), each in found.items()]
+    out = [f"| {' | '.join(['', *heads])} |", "|---" * (len(found) + 1) + "|"]
     for method in METHODS:
-        cells = [_cell(each, method.name) for each in (*found.values(), every)]
+        cells = [_cell(each, method.name) for each in found.values()]
         out.append(f"| {' | '.join([method.name, *cells])} |")
     return "\n".join(out)
 
@@ -293,13 +335,13 @@ def _cell(found: Sequence[dict[str, float]], method: str) -> str:
 
 def main() -> None:
     """Measure all and renew the table of the page."""
-    found: dict[tuple[str, float], list[dict[str, float]]] = {}
+    found: dict[tuple[str, str], list[dict[str, float]]] = {}
     for name in FLEETS:
-        for load in LOADS:
-            here = found[name, load] = []
-            for seed in SEEDS:
-                here.append(shares(case(name, seed, load)))
-                sys.stderr.write(f"{name} {load} {seed} {here[-1]}\n")
+        for way, cases in WAYS.items():
+            here = found[way, name] = []
+            for seed in range(SEEDS[name]):
+                here.append(shares(cases(name, seed)))
+                sys.stderr.write(f"{way} {name} {seed} {here[-1]}\n")
     text = PAGE.read_text(encoding="utf-8")
     before, _, rest = text.partition(START)
     _, _, after = rest.partition(END)

@@ -10,10 +10,12 @@ import pytest
 import yaml
 from PIL import Image
 
-from cli.fake import GROUP, GTX, PRO, FakeApi, Shell
-from paddock.cli.fleetfile import workload_of
+from cli.fake import GROUP, GTX, PRO, FakeApi, Shell, placement, serving, waiting
+from paddock.cli.fleetfile import objects_of, workload_of
 from paddock.cli.picture import WIDTH
 from paddock.cli.problem import ApiError
+from support.builders import NOW
+from support.gguf_writer import write_model
 
 CARDS = """
 gpus:
@@ -72,6 +74,60 @@ def test_a_plan_says_what_would_help(shell: Shell, tmp_path: Path) -> None:
     narrow = manifest(tmp_path, placement={"selector": {"gpuLabels": {"pool": "b"}}})
     (one,) = planned(shell, "--fleet", fleet, "-f", narrow, "--need", "1Gi")
     assert one["wouldHelp"] == ["without placement.selector: box2-1-0"]
+
+
+def crowded(tmp_path: Path) -> str:
+    """Give a saved fleet whose one large card holds a small model that could be elsewhere."""
+    pod = {"pod": "default/small-1-0", "deployment": "default/small", "uid": "u", "bytes": 4 * 2**30, "since": NOW}
+    objects = objects_of([Path(write(tmp_path, "cards.yaml", "gpus: [{memory: 24Gi}, {memory: 8Gi, node: other}]"))])
+    objects[0]["status"]["reservations"] = [pod]
+    model = serving("small")
+    model["status"]["placements"] = [{**placement("small"), "podName": "small-1-0"}]
+    return write(tmp_path, "fleet.yaml", yaml.safe_dump({"kind": "List", "items": [*objects, model]}))
+
+
+def test_a_plan_says_whom_to_move_and_whom_to_evict(shell: Shell, tmp_path: Path) -> None:
+    wanted = manifest(tmp_path, priority=1)
+    (one,) = planned(shell, "--fleet", crowded(tmp_path), "-f", wanted, "--need", "22Gi")
+    assert one["wouldHelp"] == [
+        "with default/small (4 GiB) moved to other-1-0: new-0-0",
+        "with default/small (4 GiB, priority 0) evicted: new-0-0",
+        "without default/small (4 GiB): new-0-0",
+    ]
+
+
+def test_a_plan_names_the_policies_that_would_choose_otherwise(shell: Shell, tmp_path: Path) -> None:
+    fleet = write(tmp_path, "fleet.yaml", CARDS)
+    arguments = ("--fleet", fleet, "-f", manifest(tmp_path, placement={"policy": "BestFit"}), "--need", "1Gi")
+    (one,) = planned(shell, *arguments)
+    assert one["gpu"] == "box1-0-0"
+    assert "with policy Fastest: box2-1-0" in one["otherPolicies"]
+    assert "new would go elsewhere with policy Fastest: box2-1-0" in shell.run("plan", *arguments)[1]
+
+
+def test_a_plan_with_the_model_s_file_knows_the_need_and_what_less_would_do(shell: Shell, tmp_path: Path) -> None:
+    model = str(write_model(tmp_path / "model.gguf"))
+    fleet = write(tmp_path, "fleet.yaml", "gpus: [{memory: 2Gi}]")
+    wanted = manifest(tmp_path, serving={"contextLength": 8_388_608})
+    (one,) = planned(shell, "--fleet", fleet, "-f", wanted, "--gguf", model)
+    assert not one["placed"]
+    (help_,) = [each for each in one["wouldHelp"] if each.startswith("with contextLength")]
+    tokens = int(help_.removeprefix("with contextLength ").partition(":")[0])
+    less = manifest(tmp_path, serving={"contextLength": tokens})
+    (one,) = planned(shell, "--fleet", fleet, "-f", less, "--gguf", model)
+    assert one["placed"]
+    more = manifest(tmp_path, serving={"contextLength": tokens + 256})
+    (one,) = planned(shell, "--fleet", fleet, "-f", more, "--gguf", model)
+    assert not one["placed"]
+
+
+def test_explain_says_whom_to_move(shell: Shell, api: FakeApi) -> None:
+    api.deployments = [serving("gemma"), waiting("large", 95)]
+    status, text = shell.run("explain", "large", "-o", "json")
+    assert status == 0
+    (move, *_) = json.loads(text)["now"]["wouldHelp"]
+    assert move.startswith("with default/gemma (1 GiB) moved to gpu-")
+    assert move.endswith(f" it would get {PRO}")
 
 
 def test_a_deployment_with_its_status_needs_no_size(shell: Shell, api: FakeApi, tmp_path: Path) -> None:
@@ -222,7 +278,7 @@ def test_a_plan_names_the_context_where_it_is_open(shell: Shell, tmp_path: Path)
     auto = manifest(tmp_path, serving={"contextLength": "Auto"})
     (one,) = planned(shell, "-f", auto, "--need", "1Gi")
     assert one["context"] == "Auto"
-    head, row = shell.run("plan", "-f", auto, "--need", "1Gi")[1].splitlines()
+    head, row, *_ = shell.run("plan", "-f", auto, "--need", "1Gi")[1].splitlines()
     assert "CONTEXT" in head
     assert "Auto" in row
     assert "CONTEXT" not in shell.run("plan", "-f", manifest(tmp_path), "--need", "1Gi")[1]

@@ -6,9 +6,10 @@ from rich.text import Text
 
 from paddock.api.modeldeployment import Need, ReplicaPlacement
 from paddock.api.vocabulary import REASONS, ConditionType, Label, Reason, Verdict
-from paddock.cli.access import GPUS, JSON, POLICIES, Api, find
+from paddock.cli.access import GPUS, JSON, POLICIES, Api, deployments_path, find
 from paddock.cli.explanation import Explanation, Now, Seen, explain, ranked, to_dict
 from paddock.cli.get import reason_of
+from paddock.cli.model import read_model
 from paddock.cli.output import Output
 from paddock.cli.problem import ApiError, Problem
 from paddock.cli.reading import Model, gpus_of, model_of, rules_of
@@ -29,12 +30,15 @@ STYLES = {Verdict.CHOSEN: "bold green", Verdict.FITS: "green", Verdict.NO_ROOM: 
 TRUTHS = {"True": ("yes", "green"), "False": ("no", "bold red"), "Unknown": ("not yet", "yellow")}
 
 
-async def explained(session: Session, name: str, replica: int | None, output: Output, *, brief: bool) -> None:
-    """Explain a deployment: a sentence, the proof, the need, and every GPU's verdict now."""
+async def explained(
+    session: Session, name: str, replica: int | None, output: Output, *, brief: bool, file: str | None = None
+) -> None:
+    """Explain a deployment: a sentence, the proof, the need, and every GPU's verdict now; with its file, more."""
     model = model_of(await find(session.api, session.namespace, name))
     if replica is not None and replica >= model.wanted:
         raise Problem(f"{name} has no replica {replica}; it has {model.wanted}, counted from 0")
-    explanation = explain(model, Seen(None, None, None) if brief else await look(session.api), replica)
+    header = read_model(file).summary if file is not None else None
+    explanation = explain(model, Seen(None, None, None) if brief else await look(session.api), replica, header)
     if output in (Output.JSON, Output.YAML):
         session.screen.data(to_dict(explanation), output)
     elif brief:
@@ -52,7 +56,9 @@ async def look(api: Api) -> Seen:
     ready = None if pods is None else frozenset(_key(pod) for pod in pods if _is_ready(pod))
     policies = await if_allowed(api, POLICIES)
     rules = None if policies is None else tuple(rules_of(policies))
-    return Seen(None if gpus is None else gpus_of(gpus), nodes, ready, rules)
+    models = await if_allowed(api, deployments_path(None))
+    known = None if models is None else [model_of(one) for one in models]
+    return Seen(None if gpus is None else gpus_of(gpus), nodes, ready, rules, known)
 
 
 async def if_allowed(api: Api, path: str, params: dict[str, str] | None = None) -> list[JSON] | None:
@@ -192,6 +198,11 @@ def _now(screen: Screen, model: Model, now: Now) -> None:
         screen.line()
         screen.line(Text("What would help", style="bold"))
         for one in now.helps:
+            screen.line(f"  {clean(one)}")
+    if now.otherwise:
+        screen.line()
+        screen.line(Text("With another policy", style="bold"))
+        for one in now.otherwise:
             screen.line(f"  {clean(one)}")
     if now.assumptions:
         screen.line()

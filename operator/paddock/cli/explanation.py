@@ -8,16 +8,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from paddock.api.modeldeployment import Need, ReplicaPlacement
+from paddock.api.report import HeaderSummary
 from paddock.api.vocabulary import VERDICTS, ConditionType, Verdict
 from paddock.cli.reading import Gpu, Model
 from paddock.controller.store import node_of
 from paddock.core.filters import Judged
 from paddock.core.fleet import Device, Fleet, Node, device_of
+from paddock.core.moves import Tenant
 from paddock.core.placement import Placement, Unplaceable, place
 from paddock.core.quantity import round_up
 from paddock.core.request import Request, request_of
 from paddock.core.rules import Rule, rules_for
-from paddock.core.whatif import what_ifs
+from paddock.core.smaller import smaller
+from paddock.core.whatif import other_policies, what_ifs
 
 JSON = dict[str, Any]
 
@@ -32,6 +35,8 @@ class Seen:
     """namespace/name of the server pods that are Ready."""
     rules: tuple[Rule, ...] | None = ()
     """Of the PlacementPolicies."""
+    models: Sequence[Model] | None = None
+    """The ModelDeployments of all namespaces."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,9 @@ class Now:
     assumptions: tuple[str, ...] = ()
     """What was taken for granted, since it cannot be seen from here."""
     helps: tuple[str, ...] = ()
-    """Where there is no place: single changes with which there is one, each computed."""
+    """Where there is no place: changes with which there is one, each computed."""
+    otherwise: tuple[str, ...] = ()
+    """Where there is one: the policies with which it would be another, each computed."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +113,11 @@ def _waiting(model: Model) -> str:
     return f"{model.name} has no GPU yet: the operator has not looked at it."
 
 
-def explain(model: Model, seen: Seen, replica: int | None = None) -> Explanation:
-    """Explain a deployment; `now` is about the given replica, else the first without a place, else the first."""
+def explain(model: Model, seen: Seen, replica: int | None = None, header: HeaderSummary | None = None) -> Explanation:
+    """Explain a deployment; `now` is about the given replica, else the first without a place, else the first.
+
+    With the model's header, smaller contexts and caches are tried, too.
+    """
     if seen.gpus is None or model.spec is None or not model.wanted:
         return Explanation(model)
     gpus = {gpu.name: gpu for gpu in seen.gpus}
@@ -123,13 +133,58 @@ def explain(model: Model, seen: Seen, replica: int | None = None) -> Explanation
     fleet = fleet.without(one.pod for gpu in seen.gpus for one in gpu.status.promises if one.deployment == mine)
     request = _request(model, need, replica, own, rules_for(model.namespace, seen.rules or ()))
     answer = place(request, fleet)
-    helps: tuple[str, ...] = ()
-    if isinstance(answer, Unplaceable):
-        helps = tuple(f"{one.change} it would get {one.gpu}" for one in what_ifs(request, fleet, answer))
+    helps, otherwise = _changes(request, fleet, answer, seen, (model, header))
     judged = answer.judged
     held = own.devices[0].gpu if own and own.devices else None
     holders = tuple(holder for one in judged for holder in holders_of(one.device))
-    return Explanation(model, Now(replica, need, answer, judged, holders, held, assumptions, helps), gpus)
+    return Explanation(model, Now(replica, need, answer, judged, holders, held, assumptions, helps, otherwise), gpus)
+
+
+def _changes(
+    request: Request,
+    fleet: Fleet,
+    answer: Placement | Unplaceable,
+    seen: Seen,
+    asked: tuple[Model, HeaderSummary | None],
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Give what would help where there is no place, and what would be another place where there is one."""
+    model, header = asked
+    if isinstance(answer, Placement):
+        return (), tuple(f"{one.change} it would go to {one.gpu}" for one in other_policies(request, fleet, answer))
+    found = list(what_ifs(request, fleet, answer, tenants_of(seen, fleet), model.key))
+    if header is not None and model.spec is not None:
+        found += smaller(request, fleet, header, model.spec.serving)
+    return tuple(f"{one.change} it would get {one.gpu}" for one in found), ()
+
+
+def tenants_of(seen: Seen, fleet: Fleet) -> list[Tenant]:
+    """Give who has memory and could be thought of as moved or evicted: the replicas whose deployments can be read."""
+    models = {one.key: one for one in seen.models or ()}
+    out = []
+    for device in fleet.devices:
+        for claim in device.claims:
+            model = models.get(claim.deployment)
+            if model is None or model.spec is None:
+                continue
+            own = next(
+                (one for one in model.status.placements if f"{model.namespace}/{one.pod_name}" == claim.pod), None
+            )
+            number = own.replica if own is not None else 0
+            rules = rules_for(model.namespace, seen.rules or ())
+            out.append(
+                Tenant(
+                    owner=claim.pod,
+                    device=device.gpu,
+                    need=claim.bytes,
+                    deployment=claim.deployment,
+                    priority=model.spec.priority,
+                    since=own.since if own is not None else "",
+                    movable=True,
+                    evictable=True,
+                    request=_request(model, claim.bytes, number, own, rules),
+                )
+            )
+    return out
 
 
 def _need(need: Need | None, own: ReplicaPlacement | None) -> int | None:
@@ -206,6 +261,7 @@ def _now_to_dict(now: Now) -> JSON:
         "held": now.held,
         "assumptions": list(now.assumptions),
         "wouldHelp": list(now.helps),
+        "otherPolicies": list(now.otherwise),
         "devices": [
             {
                 "gpu": one.device.gpu,

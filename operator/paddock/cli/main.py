@@ -57,6 +57,16 @@ def get(
     target.run(lambda session: work(session, name, everywhere=everywhere, output=output))
 
 
+File = Annotated[
+    str | None,
+    typer.Option(
+        "--gguf",
+        metavar="FILE",
+        help="The model's file, or its address: then smaller contexts, caches and slots are tried, too.",
+    ),
+]
+
+
 @app.command()
 @targeted
 def explain(
@@ -66,12 +76,13 @@ def explain(
         int | None, typer.Option(min=0, metavar="N", help="Judge the GPUs for this replica, from 0.")
     ] = None,
     brief: Annotated[bool, typer.Option("--brief", help="Only the sentence that says why.")] = False,
+    gguf: File = None,
     output: ShortForm = Output.TABLE,
 ) -> None:
     """Say why a model is on its GPU, or why it has none; with the verdict on every GPU."""
     from paddock.cli.explain import explained
 
-    target.run(lambda session: explained(session, name, replica, output, brief=brief))
+    target.run(lambda session: explained(session, name, replica, output, brief=brief, file=gguf))
 
 
 @app.command()
@@ -191,21 +202,23 @@ def plan(
             metavar="QUANTITY", help="Memory that a replica needs on the GPU; by default as the object's status has it."
         ),
     ] = None,
+    gguf: File = None,
     output: ShortForm = Output.TABLE,
 ) -> None:
     """Say where ModelDeployments would go now, or on a saved fleet; writes nothing."""
-    from paddock.cli.plan import plan_live, plan_saved
+    from paddock.cli.plan import Given, plan_live, plan_saved
 
+    given = Given(need, gguf)
     if fleet:
-        plan_saved(target.environment.screen(), files, fleet, need, output)
+        plan_saved(target.environment.screen(), files, fleet, given, output)
     else:
-        target.run(lambda session: plan_live(session, files, need, output))
+        target.run(lambda session: plan_live(session, files, given, output))
 
 
 @app.command()
 @targeted
 def fleet(target: Target, output: ShortForm = Output.YAML) -> None:
-    """Print the fleet for `plan` and `simulate`: GPUs, nodes and PlacementPolicies."""
+    """Print the fleet for `plan` and `simulate`: GPUs, nodes, PlacementPolicies and ModelDeployments."""
     from paddock.cli.plan import export
 
     target.run(lambda session: export(session, Output.YAML if output is Output.TABLE else output))

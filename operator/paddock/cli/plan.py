@@ -2,15 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from paddock.api.modeldeployment import Need
-from paddock.cli.access import GPUS, POLICIES, Api
+from paddock.api.report import HeaderSummary
+from paddock.cli.access import GPUS, POLICIES, Api, deployments_path
 from paddock.cli.explain import if_allowed, look
-from paddock.cli.explanation import Seen, fleet_of
+from paddock.cli.explanation import Seen, fleet_of, tenants_of
 from paddock.cli.fleetfile import gpus_in, nodes_in, objects_of
 from paddock.cli.get import reason_of
+from paddock.cli.model import read_model
 from paddock.cli.output import Output
 from paddock.cli.problem import Problem
 from paddock.cli.reading import Model, bare, model_of, rules_of
@@ -20,9 +23,10 @@ from paddock.cli.target import Session
 from paddock.core.fleet import Claim, Fleet
 from paddock.core.placement import Placement, Unplaceable, place
 from paddock.core.quantity import parse_quantity, round_up
-from paddock.core.request import request_of
+from paddock.core.request import Request, request_of
 from paddock.core.rules import Rule, priority_problem, rules_for
-from paddock.core.whatif import what_ifs
+from paddock.core.smaller import resized, smaller
+from paddock.core.whatif import other_policies, what_ifs
 
 JSON = dict[str, Any]
 
@@ -36,11 +40,31 @@ class Planned:
     answer: Placement | Unplaceable
     helps: tuple[str, ...] = ()
     """What would have to be otherwise, and the GPU that it would then get."""
+    otherwise: tuple[str, ...] = ()
+    """Where it has a place: other policies, and the GPU that it would go to with them."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the command line says of the need."""
+
+    need: str | None = None
+    """A quantity."""
+    file: str | None = None
+    """The model's GGUF file, or its address."""
+
+    @cached_property
+    def header(self) -> HeaderSummary | None:
+        """The header of the file; raises Problem."""
+        return None if self.file is None else read_model(self.file).summary
 
 
 async def export(session: Session, output: Output) -> None:
-    """Print GPUs, nodes and PlacementPolicies as one List, for --fleet."""
+    """Print GPUs, nodes, PlacementPolicies and ModelDeployments as one List, for --fleet."""
     objects = await live(session.api)
+    objects += [
+        {**one, "kind": "ModelDeployment"} for one in await if_allowed(session.api, deployments_path(None)) or ()
+    ]
     items = [bare(one) for one in objects]
     session.screen.data({"apiVersion": "v1", "kind": "List", "items": items}, output)
 
@@ -52,23 +76,24 @@ async def live(api: Api) -> list[JSON]:
     return [{**one, "kind": kind} for kind, objects in kinds for one in objects or ()]
 
 
-async def plan_live(session: Session, files: Sequence[Path], need: str | None, output: Output) -> None:
+async def plan_live(session: Session, files: Sequence[Path], given: Given, output: Output) -> None:
     """Plan against the cluster as it is now."""
     seen = await look(session.api)
     if seen.gpus is None:
         raise Problem("you may not list GPUs; ask for the cluster role view, or use --fleet")
-    _show(session.screen, _planned(files, seen, need, session.namespace), output)
+    _show(session.screen, _planned(files, seen, given, session.namespace), output)
 
 
-def plan_saved(screen: Screen, files: Sequence[Path], fleets: Sequence[Path], need: str | None, output: Output) -> None:
+def plan_saved(screen: Screen, files: Sequence[Path], fleets: Sequence[Path], given: Given, output: Output) -> None:
     """Plan against saved fleets."""
     objects = objects_of(fleets)
     rules = tuple(rules_of(one for one in objects if one.get("kind") == "PlacementPolicy"))
-    seen = Seen(gpus_in(objects), nodes_in(objects), None, rules)
-    _show(screen, _planned(files, seen, need, "default"), output)
+    models = [model_of(one) for one in objects if one.get("kind") == "ModelDeployment"]
+    seen = Seen(gpus_in(objects), nodes_in(objects), None, rules, models)
+    _show(screen, _planned(files, seen, given, "default"), output)
 
 
-def _planned(files: Sequence[Path], seen: Seen, need: str | None, namespace: str) -> list[Planned]:
+def _planned(files: Sequence[Path], seen: Seen, given: Given, namespace: str) -> list[Planned]:
     bodies = [one for one in objects_of(files) if one.get("kind") == "ModelDeployment"]
     if not bodies:
         raise Problem("the files hold no ModelDeployment")
@@ -78,13 +103,13 @@ def _planned(files: Sequence[Path], seen: Seen, need: str | None, namespace: str
     for model in sorted(models, key=lambda one: -(one.spec.priority if one.spec is not None else 0)):
         if model.spec is None:
             raise Problem(f"the spec of {model.name} cannot be read")
-        found, fleet = _place_all(model, _need_of(model, need), fleet, rules_for(model.namespace, seen.rules or ()))
+        found, fleet = _place_all(model, given, fleet, seen)
         out += found
     return out
 
 
 def _need_of(model: Model, need: str | None) -> Need:
-    """Give what one replica needs: as said, else as the operator wrote it into the object."""
+    """Give what one replica needs: as said, else as the operator wrote it into the object; raises Problem."""
     try:
         size = round_up(int(parse_quantity(need))) if need is not None else None
     except ValueError as error:
@@ -92,29 +117,47 @@ def _need_of(model: Model, need: str | None) -> Need:
     if size is None and model.status.need is not None:
         return model.status.need
     if size is None:
-        raise Problem(f"the need of {model.name} is not known: give --need, or the object with its status")
+        raise Problem(f"the need of {model.name} is not known: give --need or --gguf, or the object with its status")
     parts = dict.fromkeys(("host_bytes", "kv_cache_bytes", "compute_bytes", "margin_bytes"), 0)
     return Need(device_bytes=size, weights_bytes=size, bytes_per_token=size, source="Given", **parts)
 
 
-def _place_all(model: Model, need: Need, fleet: Fleet, rules: tuple[Rule, ...]) -> tuple[list[Planned], Fleet]:
+def _asked(model: Model, given: Given, fleet: Fleet, rules: tuple[Rule, ...]) -> Request:
+    """Give what one replica asks for: by the file where one is given, else by --need or the object's status."""
     spec = model.spec
     assert spec is not None  # noqa: S101 the caller looked
+    if given.header is not None and given.need is None:
+        backends = dict.fromkeys((device.backend for device in fleet.devices), 0)
+        return resized(replace(request_of(spec, 0, 0, 0, rules), needs=backends), given.header, spec.serving)
+    need = _need_of(model, given.need)
     base = request_of(spec, round_up(need.device_bytes), need.host_bytes, need.bytes_per_token or 0, rules)
-    base = replace(base, needs=need.by_backend or {})
+    return replace(base, needs=need.by_backend or {})
+
+
+def _place_all(model: Model, given: Given, fleet: Fleet, seen: Seen) -> tuple[list[Planned], Fleet]:
+    spec = model.spec
+    assert spec is not None  # noqa: S101 the caller looked
+    rules = rules_for(model.namespace, seen.rules or ())
+    base = _asked(model, given, fleet, rules)
     pods = [f"{model.key}-planned-{number}" for number in range(model.wanted)]
     out: list[Planned] = []
     for number, pod in enumerate(pods):
         request = replace(base, siblings=frozenset(pods), seed=f"{model.uid} {number}")
         answer = place(request, fleet)
         helps: tuple[str, ...] = ()
+        otherwise: tuple[str, ...] = ()
         if isinstance(answer, Unplaceable):
-            helps = tuple(f"{one.change}: {one.gpu}" for one in what_ifs(request, fleet, answer))
+            found = [*what_ifs(request, fleet, answer, tenants_of(seen, fleet), model.key)]
+            if given.header is not None:
+                found += smaller(request, fleet, given.header, spec.serving)
+            helps = tuple(f"{one.change}: {one.gpu}" for one in found)
             if too_high := priority_problem(spec.priority, rules):
                 helps = (too_high, *helps)
         elif answer.device is not None:
-            fleet = fleet.with_claim(answer.device.gpu, Claim(pod, model.key, answer.need, host_bytes=need.host_bytes))
-        out.append(Planned(model, number, answer, helps))
+            otherwise = tuple(f"{one.change}: {one.gpu}" for one in other_policies(request, fleet, answer))
+            claim = Claim(pod, model.key, answer.need, host_bytes=request.host_need)
+            fleet = fleet.with_claim(answer.device.gpu, claim)
+        out.append(Planned(model, number, answer, helps, otherwise))
     return out, fleet
 
 
@@ -135,6 +178,8 @@ def _show(screen: Screen, planned: Sequence[Planned], output: Output) -> None:
     for one in planned:
         for text in one.helps:
             screen.line(f"{one.model.name} would get a GPU {text}")
+        for text in one.otherwise:
+            screen.line(f"{one.model.name} would go elsewhere {text}")
 
 
 def _row(one: Planned, *, chosen: bool) -> list[Cell | str]:
@@ -161,5 +206,6 @@ def _to_dict(one: Planned) -> JSON:
         "devices": [
             {"gpu": each.device.gpu, "verdict": each.verdict.value, "detail": each.detail} for each in answer.judged
         ],
+        "otherPolicies": list(one.otherwise),
         "wouldHelp": list(one.helps),
     }
