@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from bench.agent import measure_agent
 from bench.beside import measure_beside
+from bench.fetching import measure_fetching
 from bench.figures import Figures
 from bench.header import measure_header
 from bench.load import DEPLOYMENTS, NAMESPACE, PODS, Load
@@ -202,6 +203,7 @@ def main() -> int:
     measure_moves(figures)
     measure_header(figures)
     measure_beside()
+    measure_fetching(figures)
     with tempfile.TemporaryDirectory() as folder, plane(Path(folder), audit=False) as site:
         Bench(site, figures).run()
         measure_agent(site, figures)
