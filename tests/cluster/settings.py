@@ -72,6 +72,16 @@ class Programs:
         return self._of("containerd", "CONTAINERD_VERSION")
 
     @property
+    def registry(self) -> Path:
+        """An OCI registry, for the tests of the fetcher."""
+        return self._of("registry", "REGISTRY_VERSION") / "registry"
+
+    @property
+    def s3(self) -> Path:
+        """An S3 server, for the tests of the fetcher."""
+        return self._of("versitygw", "VERSITYGW_VERSION") / "versitygw"
+
+    @property
     def helm(self) -> Path:
         """The helm program."""
         return self._of("helm", "HELM_VERSION") / "helm"
