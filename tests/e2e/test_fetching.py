@@ -18,7 +18,7 @@ from cryptography.x509.oid import NameOID
 
 from cluster.settings import CONTROL_PLANE_IP
 from e2e import api, installation, kit
-from support import fetch_site
+from support import fetch_site, stores
 from support.cluster import GTX_1060, RTX_4080, RTX_PRO_6000, apply, eventually, kubectl, models_folder
 
 pytestmark = pytest.mark.e2e
@@ -30,12 +30,13 @@ LIMIT = 2 * 1024**3
 
 @dataclass
 class Web:
-    """Two servers: one that the nodes trust, which is the hub too, and one that nobody trusts."""
+    """A web server that plays a hub and an Ollama registry, too; one that nobody trusts; a real registry; real S3."""
 
     site: fetch_site.Site
     stranger: fetch_site.Site
+    registry: stores.Registry
+    s3: str
     folder: Path
-    stack: ExitStack
 
     def offer(self, author: str) -> tuple[str, Path]:
         """Give the address of a new model, and its file."""
@@ -82,17 +83,21 @@ def web(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web
     with ExitStack() as stack:
         site = stack.enter_context(fetch_site.site(certificate(folder), CONTROL_PLANE_IP))
         stranger = stack.enter_context(fetch_site.site(certificate(other), CONTROL_PLANE_IP))
+        registry = stack.enter_context(stores.registry(tmp_path_factory.mktemp("registry"), CONTROL_PLANE_IP))
+        s3 = stack.enter_context(stores.s3(tmp_path_factory.mktemp("s3"), "models", CONTROL_PLANE_IP))
         values = {
             "modelCache": {"hostPath": CACHE, "size": "2Gi"},
             "fetch": {
                 "caBundle": (folder / "tls.crt").read_text(),
                 "hub": site.address,
-                "env": {"PADDOCK_FETCH_PATIENCE": "5"},
+                "ollama": site.address,
+                "mirrors": {"registry.example": f"http://{registry.host}"},
+                "env": {"PADDOCK_FETCH_PATIENCE": "5", "PADDOCK_FETCH_PLAIN_HTTP": "true"},
             },
         }
         installation.upgrade(values=values)
         installation.wait_listed()
-        yield Web(site, stranger, folder, stack)
+        yield Web(site, stranger, registry, s3, folder)
     installation.upgrade()
     installation.wait_listed()
 
@@ -184,6 +189,37 @@ def test_from_a_hub_that_asks_for_a_token(namespace: str, web: Web) -> None:
     (pod,) = kit.pods(namespace)
     seen = json.dumps([one, pod]) + kubectl("logs", "-n", namespace, pod["metadata"]["name"], "--all-containers")
     assert TOKEN not in seen
+
+
+def test_buckets_and_registries(namespace: str, web: Web, tmp_path_factory: pytest.TempPathFactory) -> None:
+    sizes: dict[str, Path] = {}
+    login = {"username": stores.USER, "password": stores.PASSWORD}
+    keys = {"accessKeyId": stores.ACCESS, "secretAccessKey": stores.SECRET, "endpoint": web.s3, "region": "us-east-1"}
+    for name, said in (("oci", login), ("s3", keys)):
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": namespace}}
+        apply(secret | {"stringData": said})
+        sizes[name] = web.offer(name)[1]
+    layer = {
+        "mediaType": "application/vnd.docker.ai.gguf.v3",
+        "annotations": {"org.opencontainers.image.title": "x.gguf"},
+    }
+    web.registry.push("org/tiny", "1", [(sizes["oci"], layer)])
+    (bucket,) = tmp_path_factory.getbasetemp().glob("s3*/data/models")
+    shutil.copy(sizes["s3"], bucket / "tiny.gguf")
+    sizes["ollama"] = web.offer("ollama")[1]
+    kind = {"mediaType": "application/vnd.ollama.image.model"}
+    fetch_site.add_artifact(web.site, "library/tiny", "latest", [kind], [sizes["ollama"]])
+    kit.put(
+        namespace,
+        remote("oci", "oci://registry.example/org/tiny:1", {"uuid": RTX_PRO_6000}, secretRef={"name": "oci"}),
+        remote("s3", "s3://models/tiny.gguf", {"uuid": RTX_PRO_6000}, secretRef={"name": "s3"}),
+        remote("ollama", "ollama://tiny", {"uuid": RTX_PRO_6000}),
+    )
+    kit.wait_available(namespace, "oci", "s3", "ollama", seconds=120)
+    for name, file in sizes.items():
+        answers(namespace, name)
+        (pod,) = kit.pods(namespace, name)
+        assert fetched(namespace, pod["metadata"]["name"]) == file.stat().st_size, name
 
 
 def test_many_pods_of_two_nodes_fetch_twice(namespace: str, web: Web) -> None:
