@@ -45,6 +45,8 @@ def type_name(node: Schema) -> str:
     """Say what values a field takes."""
     if node.get("x-kubernetes-int-or-string"):
         return "integer or string"
+    if node.get("x-kubernetes-preserve-unknown-fields"):
+        return f"integer{bounds(node)}, `{node['pattern'].strip('^$')}` or object"
     if "enum" in node:
         return ", ".join(f"`{value}`" for value in node["enum"])
     if "items" in node:
@@ -71,7 +73,7 @@ def field_rows(node: Schema, prefix: str = "") -> list[tuple[str, ...]]:
     for name, child in node.get("properties", {}).items():
         path = f"{prefix}{name}"
         needed = "required" if name in node.get("required", []) else ""
-        plain = "properties" not in child
+        plain = "properties" not in child or "type" not in child
         default = f"`{json.dumps(child['default'])}`" if plain and "default" in child else needed
         rows.append((f"`{path}`", type_name(child), default, child.get("description", "")))
         rows += field_rows(child, f"{path}.")

@@ -6,6 +6,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from paddock.api.base import Model
+from paddock.api.modeldeployment import ServingSpec
 from paddock.api.schema import structural
 from support.structural import problems
 
@@ -72,13 +73,22 @@ class Union(BaseModel):
 
 
 class Odd(BaseModel):
-    value: Annotated[int, Field(multiple_of=3)]
+    value: Annotated[int, Field(gt=3)]
 
 
-@pytest.mark.parametrize(("model", "message"), [(Union, "a union"), (Odd, "multipleOf")])
+@pytest.mark.parametrize(("model", "message"), [(Union, "a union"), (Odd, "exclusiveMinimum")])
 def test_what_has_no_structural_form_is_an_error(model: type[BaseModel], message: str) -> None:
     with pytest.raises(TypeError, match=message):
         structural(model, defaults=True)
+
+
+UNION: dict[str, Any] = structural(ServingSpec, defaults=True)["properties"]["contextLength"]
+
+
+def test_a_field_of_several_forms_is_closed_on_every_side() -> None:
+    assert problems(UNION) == []
+    for key in ("required", "maxProperties", "maxItems", "not", "pattern", "multipleOf"):
+        assert problems({name: value for name, value in UNION.items() if name != key}) != [], key
 
 
 @pytest.mark.parametrize(
@@ -88,6 +98,11 @@ def test_what_has_no_structural_form_is_an_error(model: type[BaseModel], message
         ({"type": "object", "properties": {"a": {"$ref": "x", "type": "string"}}}, ".a: $ref"),
         ({"type": "array"}, ": array without items"),
         ({"type": "string", "default": 1}, ": default 1 is no string"),
+        ({"x-kubernetes-preserve-unknown-fields": True}, ": x-kubernetes-preserve-unknown-fields"),
+        (
+            {**UNION, "required": ["a"]},
+            ": x-kubernetes-preserve-unknown-fields",
+        ),
         (
             {"type": "array", "items": {"type": "object"}, "x-kubernetes-list-type": "map"},
             ": list map without keys",

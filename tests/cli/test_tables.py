@@ -190,3 +190,23 @@ def test_a_deployment_is_explained_by_replica(shell: Shell, api: FakeApi) -> Non
     assert "two (replica 0) is on NVIDIA" in text
     assert "Replica 1" in text
     assert "asked for 1 GiB for replica 1, as if two held nothing" in text
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"), [("Auto", "Auto"), ({"min": 4096, "preferred": 65536}, "4096 to 65536"), (8192, None)]
+)
+def test_a_context_that_was_chosen_is_shown(shell: Shell, api: FakeApi, asked: object, words: str | None) -> None:
+    one = serving("gemma", serving={"contextLength": asked})
+    one["status"]["context"] = None if words is None else {"length": 49152, "spec": "x"}
+    api.deployments[:] = [one]
+    wide = shell.run("get", "-o", "wide")[1]
+    explained = shell.run("explain", "gemma")[1]
+    recorded = json.loads(shell.run("explain", "gemma", "-o", "json")[1])["recorded"]
+    if words is None:
+        assert "8192" in wide
+        assert "Context" not in explained
+        assert recorded["context"] is None
+    else:
+        assert f"49152 ({words})" in wide
+        assert f"49152 ({words}) tokens a request; kept until the spec changes" in explained
+        assert recorded["context"]["length"] == 49152

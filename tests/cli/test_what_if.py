@@ -161,3 +161,13 @@ def test_a_table_and_a_picture_show_memory_over_time(shell: Shell, tmp_path: Pat
     assert (
         shell.run("simulate", "--fleet", fleet, "--workload", trace, "--svg", str(tmp_path / "no" / "out.svg"))[0] == 1
     )
+
+
+def test_a_plan_names_the_context_where_it_is_open(shell: Shell, tmp_path: Path) -> None:
+    auto = manifest(tmp_path, serving={"contextLength": "Auto"})
+    (one,) = planned(shell, "-f", auto, "--need", "1Gi")
+    assert one["context"] == "Auto"
+    head, row = shell.run("plan", "-f", auto, "--need", "1Gi")[1].splitlines()
+    assert "CONTEXT" in head
+    assert "Auto" in row
+    assert "CONTEXT" not in shell.run("plan", "-f", manifest(tmp_path), "--need", "1Gi")[1]

@@ -34,7 +34,7 @@ def test_an_object_is_read() -> None:
     ("spec", "problem"),
     [
         ({"replicas": -1}, "spec.replicas: Input should be greater than or equal to 0"),
-        ({"serving": {"contextLength": 0}}, "spec.serving.contextLength: Input should be greater than or equal to 1"),
+        ({"serving": {"contextLength": 0}}, "spec.serving.contextLength: Value error, give a number of tokens from 1"),
         ({"model": {}}, "spec.model.source: Field required"),
         ({"placement": {"devices": [{"index": -1}]}}, "spec.placement.devices.0.index: Input should be greater"),
         ({"replicas": -1, "suspend": "perhaps"}, "(and 1 more problems)"),

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from paddock.api.modeldeployment import CacheType, FlashAttention, Mode, ServingSpec
 from paddock.api.report import HeaderSummary, TensorGroup
-from paddock.api.vocabulary import GRANULE
 from paddock.core.gguf import read_gguf
-from paddock.core.need import MIB, OVERHEAD, MemoryNeed, bytes_per_token, need, round_up_granule, slot_context
+from paddock.core.need import MIB, OVERHEAD, MemoryNeed, bytes_per_token, need, slot_context
 from paddock.core.summary import summarize
 from support import gguf_writer as writer
 from support.gguf_writer import Model
@@ -223,14 +222,7 @@ def test_the_sentence_and_the_status_have_the_parts() -> None:
     assert "GiB on the device" in on_device(summary_of(LLAMA_8B)).sentence()
 
 
-def test_granules_and_slots() -> None:
-    assert [round_up_granule(size) for size in (-1, 0, 1, GRANULE, GRANULE + 1)] == [
-        0,
-        0,
-        GRANULE,
-        GRANULE,
-        2 * GRANULE,
-    ]
+def test_slots_are_rounded_up() -> None:
     contexts = [slot_context(serving(context_length=length)) for length in (1, 256, 257, 3000)]
     assert contexts == [256, 256, 512, 3072]
 

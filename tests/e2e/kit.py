@@ -42,8 +42,11 @@ def models(node: str) -> Path:
     return folder
 
 
-def write_tiny(path: Path, *, author: str = "tests") -> None:
-    """Write a model of some hundred kilobytes that llama-server loads and talks nonsense with; each author's is new."""
+def write_tiny(path: Path, context: int = 2048, *, author: str = "tests") -> None:
+    """Write a model of some hundred kilobytes that llama-server loads and talks nonsense with; each author's is new.
+
+    context is what it says that it was trained with, in tokens.
+    """
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581", "a", "b"]
     tokens += [f"word{number}" for number in range(288 - len(tokens))]
     kinds = [2, 3, 3] + [6] * 256 + [1] * (288 - 259)
@@ -57,7 +60,7 @@ def write_tiny(path: Path, *, author: str = "tests") -> None:
         "tokenizer.ggml.eos_token_id": 2,
         "tokenizer.ggml.unknown_token_id": 0,
     }
-    write_model(path, Model(vocabulary=288, head_width=64, extra=tokenizer)).chmod(0o644)
+    write_model(path, Model(vocabulary=288, head_width=64, context=context, extra=tokenizer)).chmod(0o644)
 
 
 # --- objects

@@ -19,6 +19,7 @@ NOT_STRUCTURAL = {
     "propertyNames",
     "x-kubernetes-preserve-unknown-fields",  # structural, but then nothing below is checked or pruned
 }
+IN_A_CLOSED_UNION = {"not", "x-kubernetes-preserve-unknown-fields"}
 KINDS = {
     "string": str,
     "integer": int,
@@ -30,9 +31,12 @@ KINDS = {
 
 def problems(node: dict[str, Any], path: str = "") -> list[str]:
     """Name every place where the schema is not structural; empty when it is."""
-    found = [f"{path}: {word}" for word in sorted(NOT_STRUCTURAL & node.keys())]
     kind = node.get("type")
-    if kind not in KINDS and not (kind is None and node.get("x-kubernetes-int-or-string")):
+    closed = kind is None and _is_closed_union(node)
+    found = [
+        f"{path}: {word}" for word in sorted((NOT_STRUCTURAL - (IN_A_CLOSED_UNION if closed else set())) & node.keys())
+    ]
+    if kind not in KINDS and not closed and not (kind is None and node.get("x-kubernetes-int-or-string")):
         found.append(f"{path}: type {kind}")
     if "default" in node and kind in KINDS and not isinstance(node["default"], KINDS[kind]):
         found.append(f"{path}: default {node['default']!r} is no {kind}")
@@ -48,6 +52,14 @@ def problems(node: dict[str, Any], path: str = "") -> list[str]:
         if key in node:
             found += problems(node[key], f"{path}.{key}")
     return found
+
+
+def _is_closed_union(node: dict[str, Any]) -> bool:
+    """Tell whether a node without a type takes numbers, some texts and one object only: nothing is unchecked."""
+    names = sorted(node.get("properties", {}))
+    whole = bool(names) and sorted(node.get("required", [])) == names and node.get("maxProperties") == len(names)
+    others = node.get("maxItems") == 0 and node.get("not") == {"enum": [True, False, []]}
+    return whole and others and {"minimum", "maximum", "multipleOf", "pattern"} <= node.keys()
 
 
 def _list_map(node: dict[str, Any], path: str) -> list[str]:

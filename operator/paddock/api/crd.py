@@ -148,7 +148,7 @@ MODEL_DEPLOYMENT = Kind(
         Column("Age", ".metadata.creationTimestamp", "date"),
         Column("Policy", ".spec.placement.policy", wide=True),
         Column("Priority", ".spec.priority", "integer", wide=True),
-        Column("Context", ".spec.serving.contextLength", "integer", wide=True),
+        Column("Context", ".status.placements[0].contextLength", "integer", wide=True),
         Column("Source", ".spec.model.source", wide=True),
         Column("Reason", _condition(ConditionType.AVAILABLE, "reason"), wide=True),
     ),

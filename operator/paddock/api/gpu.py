@@ -80,6 +80,19 @@ class Reservation(Model):
     """When it was made."""
 
 
+class Learned(Model):
+    """What servers took on the device beyond what was estimated, by backend and build: the most that was seen."""
+
+    backend: Annotated[str, Field(max_length=63)]
+    """ggml backend."""
+    build: Annotated[str, Field(max_length=128)]
+    """llama.cpp's build, or the image's tag."""
+    buffers_bytes: int = 0
+    """What the buffers in a server's log were above the estimated ones."""
+    process_bytes: int | None = None
+    """What a server's process had beyond its estimated buffers, by the driver; absent until that was seen."""
+
+
 class Alias(Model):
     """Another name of the same physical device: another backend that sees it too."""
 
@@ -122,6 +135,8 @@ class GPUStatus(Model):
     """Driver version."""
     memory_bandwidth: int | None = None
     """Peak bytes per second of its memory, from bus width and clock."""
+    learned: Annotated[list[Learned], Field(json_schema_extra=ATOMIC)] = []
+    """What servers took here beyond the estimate: the next ones are planned with it. The last 8 builds at most."""
     reservations: Annotated[
         list[Reservation],
         Field(json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["pod"]}),

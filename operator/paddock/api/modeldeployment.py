@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, WithJsonSchema
 
 from paddock.api.base import Model
+from paddock.api.context import ContextChoice, ContextLength
 from paddock.api.queue import Queue, Shortage
 from paddock.api.selector import ATOMIC, PCI_PATTERN, DeviceSelector, Preference, Quantity, like, rules
 from paddock.api.source import MODEL_RULES, SOURCE_RULES, ModelCache, ModelStatus, Prefetch, SecretName, Sha256
@@ -135,8 +136,10 @@ class ServingSpec(Model):
         )
     }
 
-    context_length: Annotated[int, Field(ge=1, le=16_777_216)] = 8192
-    """Tokens that each request may use, prompt and answer together. Rounded up to a multiple of 256."""
+    context_length: ContextLength = 8192
+    """Tokens that each request may use, prompt and answer together, rounded up to a multiple of 256. Auto: the most
+    that fit the chosen device, up to what the model was trained with. {min, preferred}: preferred, or what fits down to
+    min. Chosen once for all replicas, then kept until the spec changes (docs/placement.md)."""
     parallel: Annotated[int, Field(ge=1, le=256)] = 1
     """Requests that one replica serves at once. Each has contextLength for itself, and memory for it."""
     cache_type_k: CacheType = CacheType.F16
@@ -422,6 +425,8 @@ class ReplicaPlacement(Model):
     """Its node; absent for a replica on the CPU, whose node the scheduler picks."""
     devices: Annotated[list[PlacedDevice], Field(json_schema_extra=ATOMIC)] = []
     """Its devices; empty on the CPU."""
+    context_length: int | None = None
+    """Tokens that each request may use there."""
     reason: str
     """Why here, in a sentence."""
     since: Annotated[str, Field(json_schema_extra={"format": "date-time"})]
@@ -445,6 +450,8 @@ class Need(Model):
     """Stated margin for what no formula knows."""
     bytes_per_token: int | None = None
     """What a device reads for one token, by which its speed is estimated."""
+    by_backend: dict[str, int] | None = None
+    """Where the fleet has several backends and they need different amounts: deviceBytes of each."""
     source: str
     """How the numbers are known: Estimate."""
 
@@ -466,6 +473,8 @@ class ModelDeploymentStatus(Model):
     """Memory that one replica needs."""
     model: ModelStatus | None = None
     """What is known of the model's files."""
+    context: ContextChoice | None = None
+    """Where the spec leaves contextLength open: what was chosen."""
     shortage: Shortage | None = None
     """While a replica waits for memory: where it came nearest to a device, what is missing, and who holds it."""
     queue: Queue | None = None

@@ -19,6 +19,8 @@ _KEPT = (
     "enum",
     "minimum",
     "maximum",
+    "multipleOf",
+    "not",
     "minLength",
     "maxLength",
     "pattern",
@@ -27,6 +29,7 @@ _KEPT = (
     "minProperties",
     "maxProperties",
     "x-kubernetes-int-or-string",
+    "x-kubernetes-preserve-unknown-fields",
     "x-kubernetes-list-type",
     "x-kubernetes-list-map-keys",
     "x-kubernetes-validations",
@@ -92,7 +95,7 @@ class _Converter:
         value = node.get("default")
         if not self.defaults or value is None:
             return {}
-        if properties := inner.get("properties"):
+        if isinstance(value, dict) and (properties := inner.get("properties")):
             value = {name: child["default"] for name, child in properties.items() if "default" in child}
         return {} if value in ([], {}) else {"default": value}
 

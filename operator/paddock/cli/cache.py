@@ -71,10 +71,10 @@ async def _prefetch(session: Session, name: str, select: list[str]) -> None:
     pairs = [one.partition("=") for one in select]
     if any(not equals for _, equals, _ in pairs):
         raise Problem("--select is LABEL=VALUE", 2)
-    body = {"spec": {"model": {"prefetch": {"nodeSelector": {label: value for label, _, value in pairs}}}}}
+    selector: dict[str, str | None] = {label: value for label, _, value in pairs}
     known = found["spec"]["model"].get("prefetch", {}).get("nodeSelector", {})
-    gone = dict.fromkeys(known.keys() - {label for label, _, _ in pairs})
-    body["spec"]["model"]["prefetch"]["nodeSelector"] |= gone  # type: ignore[arg-type] null takes a label away
+    selector |= dict.fromkeys(known.keys() - selector.keys())  # null takes a label away
+    body = {"spec": {"model": {"prefetch": {"nodeSelector": selector}}}}
     await session.api.patch(deployments_path(session.namespace, name), body)
     session.screen.line(f"The nodes fetch {name}; status.model.nodes of it says which have it.")
 

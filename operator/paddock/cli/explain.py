@@ -83,6 +83,8 @@ def show(screen: Screen, explanation: Explanation, now: datetime) -> None:
     several = len(model.status.placements) > 1
     for placement in model.status.placements:
         _placement(screen, placement, now, several=several)
+    if model.status.context is not None:
+        _fact(screen, "Context", f"{model.context} tokens a request; kept until the spec changes")
     _conditions(screen, model)
     if model.status.queue is not None and model.spec is not None:
         _fact(screen, "Queue", f"place {model.status.queue.position} (priority {model.spec.priority}, then age)")

@@ -145,6 +145,7 @@ def _request(model: Model, need: int, replica: int, own: ReplicaPlacement | None
     host, token = (known.host_bytes, known.bytes_per_token or 0) if known is not None else (0, 0)
     return replace(
         request_of(spec, need, host, token, rules),
+        needs=dict(known.by_backend or {}) if known is not None and (own is None or not own.devices) else {},
         siblings=frozenset(f"{model.namespace}/{name}" for name in siblings),
         seed=f"{model.uid} {replica}",
     )
@@ -183,6 +184,7 @@ def to_dict(explanation: Explanation) -> JSON:
         "sentences": explanation.sentences,
         "placements": [one.to_dict() for one in model.status.placements],
         "need": model.status.need.to_dict() if model.status.need else None,
+        "context": model.status.context.to_dict() if model.status.context else None,
         "conditions": [one.to_dict() for one in model.status.conditions],
         "queue": model.status.queue.to_dict() if model.status.queue else None,
         "shortage": model.status.shortage.to_dict() if model.status.shortage else None,

@@ -71,7 +71,7 @@ def _row(model: Model, gpus: dict[str, Gpu], now: datetime, *, everywhere: bool,
     ]
     if wide:
         spec, need = model.spec, model.status.need
-        row += [spec.placement.policy.value, str(spec.serving.context_length)] if spec else ["", ""]
+        row += [spec.placement.policy.value, model.context] if spec else ["", ""]
         row += [size(need.device_bytes or need.host_bytes) if need else ""]
         row += [spec.model.source if spec else "", model.status.endpoint or ""]
     return [*row, why(model)]

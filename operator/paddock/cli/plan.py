@@ -101,6 +101,7 @@ def _place_all(model: Model, need: Need, fleet: Fleet, rules: tuple[Rule, ...]) 
     spec = model.spec
     assert spec is not None  # noqa: S101 the caller looked
     base = request_of(spec, round_up(need.device_bytes), need.host_bytes, need.bytes_per_token or 0, rules)
+    base = replace(base, needs=need.by_backend or {})
     pods = [f"{model.key}-planned-{number}" for number in range(model.wanted)]
     out: list[Planned] = []
     for number, pod in enumerate(pods):
@@ -112,7 +113,7 @@ def _place_all(model: Model, need: Need, fleet: Fleet, rules: tuple[Rule, ...]) 
             if too_high := priority_problem(spec.priority, rules):
                 helps = (too_high, *helps)
         elif answer.device is not None:
-            fleet = fleet.with_claim(answer.device.gpu, Claim(pod, model.key, request.need, host_bytes=need.host_bytes))
+            fleet = fleet.with_claim(answer.device.gpu, Claim(pod, model.key, answer.need, host_bytes=need.host_bytes))
         out.append(Planned(model, number, answer, helps))
     return out, fleet
 
@@ -121,22 +122,25 @@ def _show(screen: Screen, planned: Sequence[Planned], output: Output) -> None:
     if output in (Output.JSON, Output.YAML):
         screen.data([_to_dict(one) for one in planned], output)
         return
+    chosen = any(one.model.is_open for one in planned)
     columns = [
         Column("NAME", least=8),
         Column("REPLICA", right=True),
+        *([Column("CONTEXT")] if chosen else []),
         Column("NODE", least=8),
         Column("GPU", least=12),
         Column("WHY", least=22, wrap=True),
     ]
-    screen.table(columns, [_row(one) for one in planned])
+    screen.table(columns, [_row(one, chosen=chosen) for one in planned])
     for one in planned:
         for text in one.helps:
             screen.line(f"{one.model.name} would get a GPU {text}")
 
 
-def _row(one: Planned) -> list[Cell | str]:
+def _row(one: Planned, *, chosen: bool) -> list[Cell | str]:
     answer = one.answer
     head: list[Cell | str] = [Cell(one.model.name, "bold"), str(one.replica)]
+    head += [one.model.context] if chosen else []
     if isinstance(answer, Unplaceable):
         return [*head, "", Cell("none", "yellow"), f"{answer.reason}: {answer.message}"]
     return [*head, answer.node or "", answer.device.gpu if answer.device else "CPU", reason_of(answer.reason)]
@@ -149,6 +153,7 @@ def _to_dict(one: Planned) -> JSON:
         "name": one.model.name,
         "namespace": one.model.namespace,
         "replica": one.replica,
+        "context": one.model.context,
         "placed": placed,
         "gpu": answer.device.gpu if isinstance(answer, Placement) and answer.device is not None else None,
         "node": answer.node if isinstance(answer, Placement) else None,

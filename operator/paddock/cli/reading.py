@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from paddock.api.context import ContextRange
 from paddock.api.gpu import GPUSpec, GPUStatus
 from paddock.api.modeldeployment import Condition, ModelDeploymentSpec, ModelDeploymentStatus
 from paddock.api.placementpolicy import PlacementPolicySpec
@@ -60,6 +61,22 @@ class Model:
     def key(self) -> str:
         """namespace/name."""
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def context(self) -> str:
+        """What the spec says of the context, and what was chosen where that is open."""
+        if self.spec is None:
+            return ""
+        asked = self.spec.serving.context_length
+        if isinstance(asked, int):
+            return str(asked)
+        words = f"{asked.least} to {asked.preferred}" if isinstance(asked, ContextRange) else asked
+        return words if self.status.context is None else f"{self.status.context.length} ({words})"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the spec leaves the context to be chosen."""
+        return self.spec is not None and not isinstance(self.spec.serving.context_length, int)
 
     @property
     def wanted(self) -> int:

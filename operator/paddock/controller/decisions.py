@@ -1,21 +1,24 @@
 """What is asked for a replica, and how the decision is written down: values from what the operator has seen."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from paddock.api.gpu import Reservation
+from paddock.api.modeldeployment import ModelDeploymentSpec, Need, ServingSpec
 from paddock.api.vocabulary import Reason
 from paddock.controller.found import Found
 from paddock.controller.ledger import now
 from paddock.controller.settings import Settings
 from paddock.controller.store import World
 from paddock.core import images
+from paddock.core.context import Wish, wish_of
 from paddock.core.deployment import Deployment
-from paddock.core.need import MemoryNeed
+from paddock.core.need import MemoryNeed, need
 from paddock.core.placement import Placement
 from paddock.core.plan import Wanted
-from paddock.core.pod import bind
+from paddock.core.pod import CONTEXT_CHECKPOINTS, bind
 from paddock.core.quantity import round_up
-from paddock.core.replica import Record
+from paddock.core.replica import Record, Replica
 from paddock.core.request import Request, request_of
 from paddock.core.rules import rules_for
 from paddock.core.source import RemoteSource, Source
@@ -24,15 +27,74 @@ from paddock.core.status import Finding
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A spec that can be served: the source, its header and the need."""
+    """A spec that can be served: the source, its header, and the need for one context."""
 
     source: Source | RemoteSource
     found: Found
-    need: MemoryNeed
-    cpu_bytes: int
-    """Host memory of a replica on the CPU."""
+    serving: ServingSpec
+    needs: Mapping[str, MemoryNeed]
+    """By ggml's name of the backend, for the backends of the fleet; empty with gpuLayers 0."""
+    wish: Wish
+    context: int
+    """Tokens of each request."""
+    open: bool
+    """Whether the context is still to be chosen; until then it is the least."""
     cache_claim: str | None = None
     """The user's claim in which fetched files are kept."""
+
+    @property
+    def need(self) -> MemoryNeed:
+        """The largest of the needs."""
+        if not self.needs:
+            return self._need(gpu=self.serving.gpu_layers == "All")
+        return max(self.needs.values(), key=lambda one: (one.device_bytes, one.host_bytes))
+
+    @property
+    def cpu_bytes(self) -> int:
+        """Host memory of a replica on the CPU."""
+        return self._need(gpu=False).host_bytes
+
+    def on(self, backend: str) -> MemoryNeed:
+        """Give the need on a device of this backend."""
+        return self.needs.get(backend) or self._need(gpu=True, backend=backend)
+
+    def at(self, context: int, *, settled: bool = True) -> "Accepted":
+        """Give the same with another context."""
+        bare = replace(self, context=context, open=not settled, needs={})
+        return replace(bare, needs={backend: bare.on(backend) for backend in self.needs})
+
+    def told(self, placed: Iterable[Replica]) -> Need:
+        """Give the need as the status tells it: on the backend of a placed replica, else where it is largest."""
+        backend = next((one.record.backend for one in placed if one.record is not None and one.record.gpu), None)
+        found = self.need if backend is None or not self.needs else self.on(backend)
+        sizes = {name: one.device_bytes for name, one in self.needs.items()}
+        several = len({round_up(size) for size in sizes.values()}) > 1
+        return found.to_status().model_copy(update={"by_backend": sizes if several else None})
+
+    def _need(self, *, gpu: bool, backend: str | None = None) -> MemoryNeed:
+        assert self.found.summary is not None  # noqa: S101 accepted
+        return need(
+            self.found.summary,
+            self.serving,
+            gpu=gpu,
+            backend=backend,
+            checkpoints=CONTEXT_CHECKPOINTS,
+            context=self.context,
+        )
+
+
+def accepted_of(
+    source: Source | RemoteSource, found: Found, spec: ModelDeploymentSpec, chosen: int | None, backends: Iterable[str]
+) -> Accepted:
+    """Give what a spec needs whose model's header was found; chosen is the context, where that was open once."""
+    assert found.summary is not None  # noqa: S101 found
+    serving, cache = spec.serving, spec.model.cache
+    wish = wish_of(serving, found.summary.context_train)
+    on_device = serving.gpu_layers == "All"
+    needs = dict.fromkeys(backends if on_device else (), MemoryNeed())
+    claim = cache.claim if cache is not None else None
+    bare = Accepted(source, found, serving, needs, wish, 0, False, claim)
+    return bare.at(chosen or wish.least, settled=wish.fixed or chosen is not None)
 
 
 def request_for(
@@ -44,11 +106,12 @@ def request_for(
     # The pod that is replaced is no sibling: its successor keeps to its device and apart from the others.
     siblings = frozenset(one.key for one in world.replicas.of(deployment.key) if one != wanted.replacing)
     chosen = spec.server.runtime_class_name or settings.runtime_classes.get("nvidia")
-    need, image = accepted.need, spec.server.image
+    needed, image = accepted.need, spec.server.image
     rules = rules_for(deployment.namespace, world.rules.values())
-    request = request_of(spec, round_up(need.device_bytes), need.host_bytes, need.token_bytes, rules)
+    request = request_of(spec, round_up(needed.device_bytes), needed.host_bytes, needed.token_bytes, rules)
     return replace(
         request,
+        needs={backend: one.device_bytes for backend, one in accepted.needs.items()},
         # The CPU is for when no device fits, not for when the agents have not told of theirs yet.
         allow_cpu=request.allow_cpu and (request.on_cpu or world.fleet_is_known),
         siblings=siblings,
@@ -89,20 +152,23 @@ def record_of(
         policy=spec.placement.policy,
         image=image,
         host_weights=accepted.need.host_weights,
+        context=accepted.context,
     )
     if device is None:
         return base
+    on_it = accepted.on(device.backend)
     return replace(
         base,
         gpu=device.gpu,
-        need=round_up(accepted.need.device_bytes),
+        need=decision.need,
         uuid=device.uuid,
         pci_id=device.pci_id,
         name=device.name,
         name_in_pod=bind(device, settings.runtime_classes).name_in_pod or "",
         backend=device.backend,
         description=device.description,
-        device_weights=accepted.need.device_weights,
+        device_weights=on_it.device_weights,
+        device_buffers=on_it.device_buffers,
         host_need=accepted.need.host_bytes,
     )
 

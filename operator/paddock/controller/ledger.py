@@ -9,17 +9,19 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
+from functools import reduce
 from typing import Any
 
 from pydantic import ValidationError
 
-from paddock.api.gpu import GPUSpec, GPUStatus, Reservation
+from paddock.api.gpu import GPUSpec, GPUStatus, Learned, Reservation
 from paddock.api.vocabulary import API_VERSION
 from paddock.controller.cluster import GPUS, JSON, Cluster, ClusterError
 from paddock.controller.settings import Settings
 from paddock.controller.store import older
 from paddock.core.fleet import Device, Fleet, Node, device_of
 from paddock.core.inventory import merge
+from paddock.core.overhead import learn
 from paddock.core.quantity import mebibytes
 
 log = logging.getLogger("paddock.ledger")
@@ -58,6 +60,8 @@ class Entry:
         """Since when the reservation was made that is taken off, by pod: never a later one of the same pod."""
         self.pods: frozenset[str] = frozenset()
         """Pods with a stored reservation."""
+        self.learned: list[Learned] = []
+        """What was seen of servers and is not stored yet."""
         self.facts: set[str] = set()
         """Pods among `adding` that exist already: their reservation was lost, and is no question of room."""
         self.lock = asyncio.Lock()
@@ -85,6 +89,7 @@ class Entry:
         reservations = sorted(self.reservations, key=lambda one: one.pod)
         return merged.model_copy(
             update={
+                "learned": reduce(learn, self.learned, merged.learned),
                 "reservations": reservations,
                 "deployments": sorted({one.deployment for one in reservations}),
                 "memory": merged.memory.model_copy(
@@ -273,6 +278,18 @@ class Ledger:
             await self._create(entry)
         await self._flush(entry)
         self._changed()
+
+    async def learn(self, gpu: str, seen: Learned) -> None:
+        """Write what a server was seen to take beyond its estimate, where that is more than is known."""
+        entry = self._entries.get(gpu)
+        if entry is None:
+            return
+        entry.learned.append(seen)
+        try:
+            await self._flush(entry)
+        finally:
+            entry.learned.remove(seen)
+            entry.device = None
 
     async def delete(self, name: str) -> None:
         """Remove the GPU object of a device whose node is gone."""

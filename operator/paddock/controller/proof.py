@@ -1,9 +1,10 @@
 """Read what servers say of themselves: evidence for the readiness gate, and the last words of those that exit."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
+from paddock.api.gpu import Learned
 from paddock.api.vocabulary import READINESS_GATE, Reason
 from paddock.controller.cluster import STRATEGIC, Cluster, ClusterError, namespaced
 from paddock.controller.events import Events
@@ -11,6 +12,7 @@ from paddock.controller.ledger import now
 from paddock.controller.store import Replicas
 from paddock.core.deployment import Deployment
 from paddock.core.evidence import Expected, judge, last_error, parse_log
+from paddock.core.learning import learned_of
 from paddock.core.plan import Plan
 from paddock.core.replica import CONTAINER, Replica
 
@@ -39,9 +41,15 @@ class Prover:
     """Opens the gate of servers that are proven, once for each container."""
 
     def __init__(
-        self, cluster: Cluster, replicas: Replicas, events: Events, look_again: Callable[[str, float], None]
+        self,
+        cluster: Cluster,
+        replicas: Replicas,
+        events: Events,
+        look_again: Callable[[str, float], None],
+        learn: Callable[[str, Learned], Awaitable[None]],
     ) -> None:
         self._cluster, self._replicas, self._events, self._look_again = cluster, replicas, events, look_again
+        self._learn = learn
         self._crashes: dict[str, _Crash] = {}
         self._unreadable: dict[str, int] = {}
 
@@ -77,7 +85,12 @@ class Prover:
             device_weights=record.device_weights,
             need=record.need,
         )
-        evidence = judge(parse_log(text), expected)
+        told = parse_log(text)
+        evidence = judge(told, expected)
+        learned = learned_of(record, told, evidence)
+        if learned is not None and record.gpu is not None:
+            log.warning("%s: its buffers have %d bytes more than estimated", one.key, learned.buffers_bytes)
+            await self._learn(record.gpu, learned)
         await self._set_gate(one, "True" if evidence.verified else "False", evidence.reason, evidence.message)
         tell = self._events.normal if evidence.verified else self._events.warning
         tell(deployment, evidence.reason, f"{one.name}: {evidence.message}")

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from paddock.api.vocabulary import Reason
 from paddock.controller.cluster import Cluster, ClusterError, deployment_path, namespaced
-from paddock.controller.decisions import Accepted, record_of, request_for, reservation_of
+from paddock.controller.contexts import Settled, scene_of, settle, with_hint
+from paddock.controller.decisions import Accepted, accepted_of, record_of, request_for, reservation_of
 from paddock.controller.fetching import Fetching
 from paddock.controller.ledger import ConflictError, now
 from paddock.controller.parts import Parts
@@ -23,13 +24,13 @@ from paddock.controller.services import Services
 from paddock.controller.settings import Settings
 from paddock.controller.store import World
 from paddock.core import args, images
+from paddock.core.context import choice_of
 from paddock.core.deployment import Deployment, placement_hash, revision
 from paddock.core.filters import allows, names
 from paddock.core.fleet import Fleet
-from paddock.core.need import need
 from paddock.core.placement import Placement, Unplaceable, place
 from paddock.core.plan import Plan, Removal, Wanted, plan
-from paddock.core.pod import CONTEXT_CHECKPOINTS, PodSettings, bind, pod_name, server_pod
+from paddock.core.pod import PodSettings, bind, pod_name, server_pod
 from paddock.core.queue import Queued, kept_for
 from paddock.core.replica import Record, Replica
 from paddock.core.request import Request
@@ -76,7 +77,7 @@ class Reconciler:
         """Deployments whose pods are made before Service and status: the need, and until when these may wait."""
         self._pauses = Pauses()
         self._fetching = Fetching(cluster, settings, world, parts, look_again)
-        self._prover = Prover(cluster, world.replicas, parts.events, look_again)
+        self._prover = Prover(cluster, world.replicas, parts.events, look_again, parts.ledger.learn)
 
     async def look(self, key: str) -> None:
         """Take one look at a deployment and do the next steps."""
@@ -99,7 +100,7 @@ class Reconciler:
         accepted, unplaced = await self._advance(deployment, steps)
         if isinstance(accepted, Accepted) and len(self._world.replicas.of(key)) > before:
             until = asyncio.get_running_loop().time() + LONGEST_PUT_OFF
-            self._put_off[key] = (accepted.need.to_status(), until)
+            self._put_off[key] = (accepted.told(self._world.replicas.of(key)), until)
             if not self._look_later(key):
                 self._look_again(key, 0.0)
             return
@@ -127,10 +128,10 @@ class Reconciler:
         if not steps.wanted:
             refusal = self._refusal(deployment)
             return (refusal if isinstance(refusal, Finding) else None), None
-        accepted = await self._accept(deployment)
+        accepted = await self._accept(deployment, steps)
         if isinstance(accepted, Finding):
             return accepted, None
-        unplaced = await self._fill(deployment, steps, accepted)
+        accepted, unplaced = await self._fill(deployment, steps, accepted)
         if unplaced is not None and unplaced.reason is Reason.SERVICE_NAME_TAKEN:
             return unplaced, None
         return accepted, unplaced
@@ -202,7 +203,7 @@ class Reconciler:
             return Finding("False", Reason.NO_CACHE, message)
         return source
 
-    async def _accept(self, deployment: Deployment) -> Accepted | Finding:
+    async def _accept(self, deployment: Deployment, steps: Plan) -> Accepted | Finding:
         source = self._refusal(deployment)
         if isinstance(source, Finding):
             return source
@@ -223,15 +224,9 @@ class Reconciler:
             unknown = found.reason in (Reason.READING_HEADER, Reason.NO_NODE_AGENT)
             return Finding("Unknown" if unknown else "False", found.reason, found.message)
         self._fetching.note(deployment, found)
-        on_device = spec.serving.gpu_layers == "All"
-        serving, checkpoints = spec.serving, CONTEXT_CHECKPOINTS
-        return Accepted(
-            source,
-            found,
-            need(found.summary, serving, gpu=on_device, checkpoints=checkpoints),
-            need(found.summary, serving, gpu=False, checkpoints=checkpoints).host_bytes,
-            spec.model.cache.claim if spec.model.cache is not None else None,
-        )
+        choice = choice_of(deployment, steps.current)
+        backends = {one.backend for one in self._ledger.fleet(self._world.nodes).devices}
+        return accepted_of(source, found, spec, choice.length if choice is not None else None, backends)
 
     def _candidates(self, deployment: Deployment) -> list[str]:
         """Give the nodes on which the deployment could run, as far as its own words say."""
@@ -255,8 +250,11 @@ class Reconciler:
 
     # -- devices and pods -----------------------------------------------------------------------------------------
 
-    async def _fill(self, deployment: Deployment, steps: Plan, accepted: Accepted) -> Finding | None:
-        """Give each wanted replica a device and a pod; the first refusal is the one that is told."""
+    async def _fill(self, deployment: Deployment, steps: Plan, accepted: Accepted) -> tuple[Accepted, Finding | None]:
+        """Give each wanted replica a device and a pod; the first refusal is the one that is told.
+
+        Gives what is accepted with the context that the first of them got.
+        """
         leaving = {one.name for one in steps.leaving} | {one.replica.name for one in steps.removals}
         refused: Finding | None = None
         placed = False
@@ -277,7 +275,10 @@ class Reconciler:
             finding = await self._start(deployment, wanted, accepted, steps)
             placed = placed or finding is None
             refused = refused or finding
-        return refused
+            made = self._world.replicas.get(pod) if accepted.open else None
+            if made is not None and made.record is not None:
+                accepted = accepted.at(made.record.context)
+        return accepted, refused
 
     def _pod_key(self, deployment: Deployment, wanted: Wanted) -> str:
         return f"{deployment.namespace}/{pod_name(deployment, revision(deployment), wanted.number, wanted.attempt)}"
@@ -288,10 +289,16 @@ class Reconciler:
         for _ in range(8):
             fleet, decision = self._ask(key, request, self._world.waiting.ahead_of(deployment))
             if isinstance(decision, Unplaceable):
-                finding = await self._make_room(deployment, wanted, request, fleet, decision, steps)
+                refusal = with_hint(decision, accepted, deployment.name)
+                finding = await self._make_room(deployment, wanted, request, fleet, refusal, steps)
                 if finding.reason not in (Reason.WAITING_FOR_DEVICE, Reason.NO_DEVICE):
                     return finding
                 return replace(finding, position=self._world.waiting.enqueue(deployment, key, request))
+            if accepted.open:
+                settled = await self._settle(deployment, wanted, accepted, (fleet, decision), steps)
+                if isinstance(settled, Finding):
+                    return settled
+                accepted, decision = settled.accepted, settled.decision
             record = record_of(deployment, accepted, decision, self._world, self._settings)
             if isinstance(record, Finding):
                 return record
@@ -316,6 +323,24 @@ class Reconciler:
         if names_ and isinstance(decision, Unplaceable) and isinstance(place(request, real.without((pod,))), Placement):
             decision = replace(decision, message=f"{_several(names_)} ahead in the queue; {decision.message}")
         return fleet, decision
+
+    async def _settle(
+        self, deployment: Deployment, wanted: Wanted, accepted: Accepted, asked: tuple[Fleet, Placement], steps: Plan
+    ) -> Settled | Finding:
+        """Choose the context; a Finding while pods have to go first whose room it takes."""
+        fleet, decision = asked
+        scene = scene_of(deployment, self._pod_key(deployment, wanted), wanted, steps, self._is_lost)
+
+        def ask(one: Accepted) -> Request:
+            return request_for(deployment, one, wanted, self._world, self._settings)
+
+        settled = settle(accepted, decision, fleet, scene, ask)
+        if settled.beside:
+            return settled
+        if scene.replaced is not None and not scene.ending:
+            await self._remove(deployment, (Removal(scene.replaced, "its successor's context needs the room"),))
+        leaving = ", ".join(one.name for one in scene.going)
+        return Finding("False", Reason.ROLLING_OUT, f"{leaving} makes room: {settled.decision.reason}")
 
     async def _make_room(
         self,
@@ -436,7 +461,7 @@ class Reconciler:
         if isinstance(accepted, Finding):
             finding, need_ = accepted, None
         else:
-            need_ = accepted.need.to_status() if accepted is not None else None
+            need_ = accepted.told(self._world.replicas.of(latest.key)) if accepted is not None else None
             need_ = self._put_off.pop(deployment.key, (need_, 0.0))[0] if need_ is None else need_
             read = need_ is not None or "need" in latest.status
             text = "the spec is valid and the model's header was read" if read else "the spec is valid"
@@ -444,7 +469,8 @@ class Reconciler:
         steps = await self._prover.with_crashes(self._plan(latest))
         steps = await self._fetching.with_progress(latest, steps)
         model = self._fetching.status(latest, steps)
-        status = status_of(latest, Outcome(finding, steps, unplaced, need_, model), now()).to_dict()
+        outcome = Outcome(finding, steps, unplaced, need_, model, choice_of(latest, steps.current))
+        status = status_of(latest, outcome, now()).to_dict()
         if status == latest.status:
             return
         patch = changes(status, latest.status)

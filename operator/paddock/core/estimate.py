@@ -33,6 +33,9 @@ Kind = Literal["weights", "kvCache", "compute", "overhead"]
 """Recurrent state counts as kvCache; logits, the process and what is learned as overhead."""
 Source = Literal["exact", "formula", "bound", "learned"]
 
+PADDING: Final = "alignment of tensors"
+"""Name of what a backend's allocator adds to tensors."""
+
 _MOST: Final = 2**58
 _UNCERTAIN_CACHE: Final = frozenset({"deepseek4"})
 """Compressed caches without a closed form."""
@@ -170,9 +173,9 @@ def _padding(summary: HeaderSummary, options: Options, *, whole: bool) -> list[A
     known_size = all(group.padded or not group.count for group in groups)
     if options.backend in _PADDED and known_size and whole:
         size = sum(group.padded - group.bytes for group in groups)
-        return [Addend("alignment of tensors", "device", "overhead", max(size, 0), "exact")]
+        return [Addend(PADDING, "device", "overhead", max(size, 0), "exact")]
     size = sum(group.count for group in groups) * TENSOR_PADDING
-    return [Addend("alignment of tensors", "device", "overhead", size, "bound")]
+    return [Addend(PADDING, "device", "overhead", size, "bound")]
 
 
 def _caches(

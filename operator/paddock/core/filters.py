@@ -126,7 +126,7 @@ def _hosts(request: Request, fleet: Fleet) -> Mapping[str, int]:
 
 def _judge(device: Device, request: Request, fleet: Fleet, sums: _Sums) -> Judged:
     """Give the first filter's refusal, or Fits."""
-    available, capacity, need = device.available(fleet.reserve), device.capacity(fleet.reserve), request.need
+    available, capacity, need = device.available(fleet.reserve), device.capacity(fleet.reserve), request.need_on(device)
     refusal = _selection(device, request, fleet) or sums.of_node(device.node) or _device_refusal(device, request)
     if refusal is not None:
         return Judged(device, refusal[0], refusal[1], available, capacity, need)

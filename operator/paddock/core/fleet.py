@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from paddock.api.gpu import DeviceType, GPUSpec, GPUStatus
 from paddock.api.modeldeployment import Toleration
 from paddock.api.vocabulary import GRANULE, ConditionType
+from paddock.core.overhead import more_than_planned
 from paddock.core.quantity import UNLIMITED, parse_quantity
 
 AUTO, NO_LIMIT = "Auto", "Unlimited"
@@ -110,6 +111,8 @@ class Device:
     """Bytes kept free on it; None for the fleet's."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Labels that its owner gave it, in GPU.spec."""
+    more: int = 0
+    """Bytes by which a server's overhead here is planned higher, or lower, than by the table: learned from others."""
     reserved: int = field(init=False, compare=False, repr=False, default=0)
     """Bytes reserved in all; added up once, since every decision asks for it."""
     pending: int = field(init=False, compare=False, repr=False, default=0)
@@ -263,4 +266,5 @@ def device_of(
         budget=None if spec.budget == AUTO else limit_of(str(spec.budget), None),
         reserve=int(parse_quantity(spec.reserve)) if spec.reserve is not None else None,
         labels=spec.labels,
+        more=more_than_planned(status.backends[0] if status.backends else "", status.learned),
     )

@@ -84,3 +84,11 @@ def allowed(image: str, patterns: Sequence[str], overrides: Mapping[str, str] | 
     if image in {row.image for row in TABLE} | set((overrides or {}).values()):
         return True
     return any(fnmatchcase(image, pattern) for pattern in patterns)
+
+
+def build_of(image: str) -> str:
+    """Give llama.cpp's build from an image's tag, such as b11434; another tag, or digest, as it is."""
+    name, _, digest = image.rpartition("/")[2].partition("@")
+    tag = name.partition(":")[2]
+    build = tag.rpartition("-")[2]
+    return (build if build[:1] == "b" and build[1:].isdigit() else tag or digest or "latest")[:128]

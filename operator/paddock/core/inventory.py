@@ -95,6 +95,7 @@ def merge(observed: GPUStatus, stored: GPUStatus | None) -> GPUStatus:
     ]
     return observed.model_copy(
         update={
+            "learned": stored.learned,
             "reservations": stored.reservations,
             "deployments": stored.deployments,
             "memory": observed.memory.model_copy(update={"reserved": stored.memory.reserved}),

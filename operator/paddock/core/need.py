@@ -10,10 +10,9 @@ from typing import Final, Literal
 from paddock.api import modeldeployment
 from paddock.api.modeldeployment import FlashAttention, Mode, ServingSpec
 from paddock.api.report import HeaderSummary
-from paddock.api.vocabulary import GRANULE
-from paddock.core.estimate import estimate
+from paddock.core.estimate import PADDING, estimate
 from paddock.core.geometry import CONTEXT_STEP, Options
-from paddock.core.overhead import CONTEXT, HOST_PROCESS, SLACK, TENSOR_PADDING, UNKNOWN_CONTEXT
+from paddock.core.overhead import BACKENDS, HOST_PROCESS, OTHER, OVERHEAD, SLACK, TENSOR_PADDING, UNKNOWN
 from paddock.core.quantity import MIB, round_up
 
 __all__ = ["GIB", "HOST_PROCESS", "MIB", "OVERHEAD", "SLACK", "TENSOR_PADDING", "MemoryNeed", "need"]
@@ -23,22 +22,6 @@ _MOST: Final = 2**58
 SOURCE: Final = "Estimate"
 """How these numbers are known, as status.need.source."""
 
-BACKENDS: Final = {
-    "CUDA": "cuda",
-    "MUSA": "cuda",
-    "ROCm": "hip",
-    "SYCL": "sycl",
-    "Vulkan": "vulkan",
-    "Metal": "metal",
-    "RPC": "rpc",
-}
-"""The kind of device by ggml's name of its backend."""
-OTHER: Final = "other"
-"""A backend that is not in the table."""
-UNKNOWN: Final = "unknown"
-"""Planned with the largest of each margin."""
-OVERHEAD: Final = {name: CONTEXT.get(backend, UNKNOWN_CONTEXT) for name, backend in BACKENDS.items()}
-"""Bytes on the device beside the model, by ggml's name of the backend."""
 _FLASH: Final[dict[FlashAttention, Literal["on", "off", "auto"]]] = {
     FlashAttention.AUTO: "auto",
     FlashAttention.ON: "on",
@@ -58,6 +41,8 @@ class MemoryNeed:
     """Compute buffer, an upper bound where the graph is not a known dense one."""
     device_margin: int = 0
     """What no formula knows: driver context, padding, slack."""
+    device_padding: int = 0
+    """Of it, what the backend's allocator adds to tensors."""
     host_weights: int = 0
     """Token embeddings, or the whole model on the CPU."""
     host_kv: int = 0
@@ -73,6 +58,11 @@ class MemoryNeed:
     def device_bytes(self) -> int:
         """All that is needed on the device."""
         return self.device_weights + self.device_kv + self.device_compute + self.device_margin
+
+    @property
+    def device_buffers(self) -> int:
+        """What the server's buffers on the device are to be at most."""
+        return self.device_weights + self.device_kv + self.device_compute + self.device_padding
 
     @property
     def host_bytes(self) -> int:
@@ -105,22 +95,30 @@ class MemoryNeed:
 
 
 def need(
-    summary: HeaderSummary, serving: ServingSpec, *, gpu: bool, backend: str | None = None, checkpoints: int = 0
+    summary: HeaderSummary,
+    serving: ServingSpec,
+    *,
+    gpu: bool,
+    backend: str | None = None,
+    checkpoints: int = 0,
+    context: int | None = None,
 ) -> MemoryNeed:
     """Estimate what one replica needs.
 
     gpu says whether the model is on a device or on the CPU. backend is ggml's name of the device's backend, for
     example CUDA; without it the largest of each margin is taken. checkpoints is the server's --ctx-checkpoints: so
-    many copies of what each slot cannot recompute may be kept in host memory. Larger contexts, batches and more slots
-    never need less.
+    many copies of what each slot cannot recompute may be kept in host memory. context is that of each slot in tokens,
+    by default the spec's, which must then be a number. Larger contexts, batches and more slots never need less.
     """
-    found = estimate(summary, options_of(serving, gpu=gpu, backend=backend), checkpoints=checkpoints)
+    options = options_of(serving, gpu=gpu, backend=backend, context=context)
+    found = estimate(summary, options, checkpoints=checkpoints)
     process = min(found.sum("host", "overhead"), HOST_PROCESS)
     return MemoryNeed(
         device_weights=found.sum("device", "weights"),
         device_kv=found.sum("device", "kvCache"),
         device_compute=found.sum("device", "compute"),
         device_margin=found.sum("device", "overhead"),
+        device_padding=sum(one.bytes for one in found.addends if one.name == PADDING),
         host_weights=found.sum("host", "weights"),
         host_kv=found.sum("host", "kvCache"),
         host_compute=found.sum("host", "compute") + found.sum("host", "overhead") - process,
@@ -129,10 +127,10 @@ def need(
     )
 
 
-def options_of(serving: ServingSpec, *, gpu: bool, backend: str | None) -> Options:
+def options_of(serving: ServingSpec, *, gpu: bool, backend: str | None, context: int | None = None) -> Options:
     """Give the server's options that a replica is started with."""
     return Options(
-        context=slot_context(serving) * serving.parallel,
+        context=(context or slot_context(serving)) * serving.parallel,
         parallel=serving.parallel,
         cache_type_k=serving.cache_type_k.value,
         cache_type_v=serving.cache_type_v.value,
@@ -158,13 +156,13 @@ def bytes_per_token(summary: HeaderSummary) -> int:
 
 
 def slot_context(serving: ServingSpec) -> int:
-    """Tokens of one slot: contextLength rounded up; the server's -c is this times parallel."""
+    """Give the tokens of one slot: contextLength rounded up; the server's -c is this times parallel.
+
+    Raises ValueError where the spec leaves it open.
+    """
+    if not isinstance(serving.context_length, int):
+        raise ValueError("the context is not chosen yet")  # noqa: TRY004 nothing is wrong with the type
     return round_up(serving.context_length, CONTEXT_STEP)
-
-
-def round_up_granule(size: int) -> int:
-    """Round bytes up to the step in which memory is reserved; less than nothing is nothing."""
-    return round_up(max(size, 0), GRANULE)
 
 
 def _said(size: int) -> str:

@@ -75,7 +75,7 @@ def place(request: Request, fleet: Fleet) -> Placement | Unplaceable:
         fitting = [one for one in judged if one.verdict is Verdict.FITS]
     if fitting:
         best, why = _pick(fitting, request, fleet)
-        return _chosen(best, judged, request, why)
+        return _chosen(best, judged, why)
     if request.allow_cpu:
         return _on_cpu(request, fleet, f"placement.allowCPU is true and {_count(judged)}", judged)
     return _unplaceable(request, judged)
@@ -184,7 +184,7 @@ def _verbatim(request: Request, judged: tuple[Judged, ...], fleet: Fleet) -> Pla
         if fitting:
             best, _ = _pick(fitting, request, fleet)
             place_in_list = "" if len(named) == 1 else f", alternative {number} of {len(named)}"
-            return _chosen(best, judged, request, f"named in placement.devices{place_in_list}")
+            return _chosen(best, judged, f"named in placement.devices{place_in_list}")
     if judged and not any(named):
         wanted = " or ".join(describe(ref) for ref in request.devices)
         return Unplaceable(
@@ -196,11 +196,11 @@ def _verbatim(request: Request, judged: tuple[Judged, ...], fleet: Fleet) -> Pla
     return _unplaceable(request, judged)
 
 
-def _chosen(best: Judged, judged: tuple[Judged, ...], request: Request, why: str) -> Placement:
+def _chosen(best: Judged, judged: tuple[Judged, ...], why: str) -> Placement:
     verdicts = tuple(one._replace(verdict=Verdict.CHOSEN) if one is best else one for one in judged)
     device = best.device
-    numbers = f"needs {human(request.need)} of {human(best.available)} left"
-    return Placement(device, request.need, f"{_tell(device)}: {why}; {numbers}", verdicts, device.node)
+    numbers = f"needs {human(best.need)} of {human(best.available)} left"
+    return Placement(device, best.need, f"{_tell(device)}: {why}; {numbers}", verdicts, device.node)
 
 
 def _tell(device: Device) -> str:

@@ -14,6 +14,7 @@ from paddock.api.modeldeployment import FlashAttention, Mode, ModelDeploymentSpe
 from paddock.api.vocabulary import READINESS_GATE, Annotation, Label
 from paddock.core.deployment import Deployment, placement_hash
 from paddock.core.fleet import Device
+from paddock.core.need import slot_context
 from paddock.core.quantity import MIB, parse_quantity, round_up
 from paddock.core.replica import CONTAINER, Record
 
@@ -85,11 +86,14 @@ def bind(device: Device | None, runtime_classes: Mapping[str, str]) -> Binding:
     return Binding(first, {**hidden, "ONEAPI_DEVICE_SELECTOR": f"level_zero:{position}"})
 
 
-def arguments(deployment: Deployment, binding: Binding, mounted: Mounted, threads: int) -> list[str]:
-    """Give llama-server's arguments; every default that decides memory is stated."""
+def arguments(deployment: Deployment, binding: Binding, mounted: Mounted, threads: int, context: int = 0) -> list[str]:
+    """Give llama-server's arguments; every default that decides memory is stated.
+
+    context is the tokens of each slot, by default the spec's, which must then be a number.
+    """
     assert deployment.spec is not None  # noqa: S101 callers hold an accepted deployment
     serving = deployment.spec.serving
-    slot = round_up(serving.context_length, 256)
+    slot = context or slot_context(serving)
     on_device = binding.name_in_pod is not None
     attention = {FlashAttention.AUTO: "auto", FlashAttention.ON: "on", FlashAttention.OFF: "off"}
     out = ["-m", mounted.path, "--alias", deployment.name, "--host", "0.0.0.0", "--port", str(PORT)]  # noqa: S104
@@ -255,7 +259,7 @@ def _container(
         "name": CONTAINER,
         "image": record.image,
         "imagePullPolicy": settings.pull_policy,
-        "args": arguments(deployment, binding, mounted, threads_of(spec, on_device=on_device)),
+        "args": arguments(deployment, binding, mounted, threads_of(spec, on_device=on_device), record.context),
         "env": environment,
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
         "startupProbe": {**health, "periodSeconds": 1, "timeoutSeconds": 2, "failureThreshold": _budget(spec, mounted)},

@@ -102,7 +102,7 @@ def spread(_: Sequence[Judged], request: Request) -> Ranking:
     """Take the device that keeps the largest share of its memory, then the one with fewest servers, then in turn."""
 
     def key(one: Judged) -> Key:
-        share = 1000 * (one.available - request.need) // max(1, _total(one))
+        share = 1000 * (one.available - one.need) // max(1, _total(one))
         return (-share, len(one.device.claims), _turn(request.seed, one.device.gpu))
 
     return Ranking(key, "largest share of memory left", "fewest servers, then in turn")

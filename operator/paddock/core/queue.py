@@ -52,11 +52,11 @@ def kept_for(ahead: Iterable[Queued], fleet: Fleet) -> tuple[Fleet, list[str]]:
     names: list[str] = []
     for one in ahead:
         for pod, request in sorted(one.requests.items()):
-            if request.need > most:
+            if request.least_need > most:
                 continue
             found = place(request, fleet)
             if isinstance(found, Placement) and found.device is not None:
-                claim = Claim(pod, one.deployment, request.need, host_bytes=request.host_need)
+                claim = Claim(pod, one.deployment, found.need, host_bytes=request.host_need)
                 fleet = fleet.with_claim(found.device.gpu, claim)
                 most = _roomiest(fleet)
                 names += [] if one.deployment in names else [one.deployment]

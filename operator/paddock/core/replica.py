@@ -34,6 +34,10 @@ class Record:
     device_weights: int = 0
     host_need: int = 0
     """Host memory beside a device."""
+    device_buffers: int = 0
+    """What the server's buffers on the device are to be at most; 0 in the records of older operators."""
+    context: int = 0
+    """Tokens of each request; 0 in the records of older operators."""
 
     def dumps(self) -> str:
         """Give it as JSON for an annotation."""
@@ -58,7 +62,7 @@ class Record:
             raise ValueError(str(error)) from error
 
 
-_NUMBERS = frozenset({"need", "host_weights", "device_weights", "host_need"})
+_NUMBERS = frozenset({"need", "host_weights", "device_weights", "host_need", "device_buffers", "context"})
 _OPTIONAL = frozenset({"gpu", "node", "uuid", "pci_id"})
 
 

@@ -12,6 +12,10 @@ from paddock.api.modeldeployment import (
     Toleration,
 )
 from paddock.api.selector import DeviceSelector, Preference
+from paddock.api.vocabulary import GRANULE
+from paddock.core.fleet import Device
+from paddock.core.overhead import MOST_LOWERED
+from paddock.core.quantity import round_up
 from paddock.core.rules import Rule, default_policy
 
 
@@ -20,7 +24,9 @@ class Request:
     """What one replica asks for. Sizes in bytes."""
 
     need: int
-    """On the device, a multiple of 256 MiB."""
+    """On a device of a backend that is not among `needs`, a multiple of 256 MiB."""
+    needs: Mapping[str, int] = field(default_factory=dict)
+    """Bytes on a device, by ggml's name of its backend."""
     host_need: int = 0
     """In host memory, beside a device."""
     policy: Policy = Policy.AUTO
@@ -54,6 +60,18 @@ class Request:
     """Backends with a server image; None when spec.server.image decides."""
     runtime_classes: Mapping[str, bool] = field(default_factory=dict)
     """By backend: whether the RuntimeClass that it needs exists. Backends that need none are absent."""
+
+    def need_on(self, device: Device) -> int:
+        """Give the bytes to reserve on a device, a multiple of 256 MiB, by its backend and what was learned there."""
+        known = self.needs.get(device.backend)
+        if known is None and not device.more:
+            return self.need
+        return max(round_up((self.need if known is None else known) + device.more), GRANULE)
+
+    @property
+    def least_need(self) -> int:
+        """What it needs at least wherever that is, so that nobody need look further where there is less."""
+        return min((self.need, *map(round_up, self.needs.values()))) - MOST_LOWERED
 
 
 def request_of(

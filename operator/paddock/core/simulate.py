@@ -97,7 +97,7 @@ class _Run:
         self.result.decisions.append(self.clock() - begin)
         if not isinstance(found, Placement) or found.device is None:
             return False
-        claim = Claim(job.name, job.name, request.need, host_bytes=request.host_need)
+        claim = Claim(job.name, job.name, found.need, host_bytes=request.host_need)
         self.fleet = self.fleet.with_claim(found.device.gpu, claim)
         self.running[job.name] = (job, found.device.gpu)
         waited = self.now - self.since.pop(job.name)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 from urllib.parse import unquote, urlsplit
 
+from typing_extensions import override
+
 from paddock.api.base import Model
 
 CLAIM_MOUNT = "/model-volume"
@@ -61,6 +63,7 @@ class HubSource:
     quantization: str | None = None
     """As file names spell it, for example Q4_K_M; the repository's listing tells the files."""
 
+    @override
     def __str__(self) -> str:
         """Give it as users write it."""
         revision = f"@{self.revision.replace('/', '%2F')}" if self.revision else ""
@@ -75,6 +78,7 @@ class WebSource:
     url: str
     """https, or http where the administrator allows it; may have a query."""
 
+    @override
     def __str__(self) -> str:
         """Give the address without its query, which may hold a signature."""
         return self.url.partition("?")[0]
@@ -88,6 +92,7 @@ class BucketSource:
     bucket: str
     key: str
 
+    @override
     def __str__(self) -> str:
         """Give it as users write it."""
         return f"{self.scheme}://{self.bucket}/{self.key}"
@@ -106,6 +111,7 @@ class RegistrySource:
     file: str | None = None
     """Title of a layer, where the artifact holds several models."""
 
+    @override
     def __str__(self) -> str:
         """Give it as users write it."""
         version = f"@{self.digest}" if self.digest else f":{self.tag}"
@@ -124,6 +130,7 @@ class OllamaSource:
     digest: str | None = None
     """sha256:HEX of the manifest."""
 
+    @override
     def __str__(self) -> str:
         """Give it as users write it."""
         version = f"@{self.digest}" if self.digest else f":{self.tag}"

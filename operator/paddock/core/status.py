@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from paddock.api.context import ContextChoice
 from paddock.api.modeldeployment import (
     Condition,
     ModelDeploymentStatus,
@@ -52,6 +53,7 @@ class Outcome:
     need: Need | None = None
     model: ModelStatus | None = None
     """What is known of the model's files."""
+    context: ContextChoice | None = None
 
 
 def status_of(deployment: Deployment, outcome: Outcome, now: str) -> ModelDeploymentStatus:
@@ -67,6 +69,7 @@ def status_of(deployment: Deployment, outcome: Outcome, now: str) -> ModelDeploy
         endpoint=endpoint(deployment),
         need=outcome.need or _stored_need(deployment),
         model=outcome.model,
+        context=outcome.context,
         shortage=outcome.unplaced.shortage if outcome.unplaced is not None else None,
         queue=_queue(outcome.unplaced),
         placements=[placed for one in replicas if (placed := _placement(one))],
@@ -141,6 +144,7 @@ def _placement(replica: Replica) -> ReplicaPlacement | None:
         pod_name=replica.name,
         node=record.node or replica.node,
         devices=devices,
+        context_length=record.context or None,
         reason=record.reason,
         since=record.since,
     )
