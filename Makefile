@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 export PADDOCK_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/paddock
 
-.PHONY: help setup lock demo test test-pure test-e2e test-long bench check generate build cluster clean-cluster
+.PHONY: help setup lock demo test test-pure test-e2e test-long test-gpu bench check generate build cluster clean-cluster
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
 
@@ -67,7 +67,7 @@ test: build check ## Everything that CI runs
 	$(PYTEST) --durations=10 -m 'e2e and not long' tests >build/test-e2e.log 2>&1 &
 	trap "kill $$! 2>/dev/null || true" EXIT
 	failed=0
-	$(PYTEST) --durations=10 -m 'not e2e and not long' tests || failed=$$?
+	$(PYTEST) --durations=10 -m 'not e2e and not long and not gpu' tests || failed=$$?
 	wait $$! || failed=$$?
 	trap - EXIT
 	cat build/test-e2e.log
@@ -79,6 +79,11 @@ test-e2e: cluster ## Tests on the real cluster
 test-long: cluster ## Soaks, long fuzzing, kills
 	@PADDOCK_EXAMPLES=2000 $(PYTEST) tests/core tests/fuzz
 	$(PYTEST) -m long tests
+
+# Of a real card and without Kubernetes: PADDOCK_LLAMA_CPP names the folder of a CUDA build's llama-server and libraries,
+# PADDOCK_GPU_MODEL a GGUF file. Where one of them or the card lacks, it says so and skips.
+test-gpu: setup ## Tests on a real NVIDIA GPU, without Kubernetes (at most 5 minutes)
+	@timeout 300 $(PYTEST) -s -rs -m gpu tests/gpu
 
 bench: build ## Tables, and build/bench.json
 	@cd tests && ../$(BIN)/python -m bench

@@ -29,7 +29,8 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = HERE / "fake_ggml.c"
     compile_c(folder / "ggml" / "libggml-base.so", "-DBASE", source)
     compile_c(folder / "ggml" / "libggml.so", source)
-    compile_c(folder / "nvml" / "libnvidia-ml.so.1", PRETEND / "pretend.c", PRETEND / "fakenvml.c")
+    sources = [PRETEND / name for name in ("pretend.c", "accounts.c", "fakenvml.c")]
+    compile_c(folder / "nvml" / "libnvidia-ml.so.1", *sources)
     return folder
 
 
@@ -48,6 +49,8 @@ def cards(compiled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ca
     monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "all")
     monkeypatch.setenv("PADDOCK_PRETEND_GPUS", str(described))
     monkeypatch.setenv("PADDOCK_PRETEND_LIES", str(lies))
+    monkeypatch.setenv("PADDOCK_PRETEND_ACCOUNTS", str(tmp_path / "accounts"))
+    (tmp_path / "accounts").mkdir()
 
     def put(*inserted: tuple[str, str, int], lie: str = "") -> None:
         described.write_text(

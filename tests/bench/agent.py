@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import http.client
 import os
+import signal
 import ssl
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,3 +59,73 @@ def measure_agent(site: Plane, figures: Figures) -> None:
             process.terminate()
     figures.put("agent_listing", found["paddock_agent_listing_seconds"])
     figures.put("agent_rss", found["process_resident_memory_bytes"] / 1e6)
+    measure_watch(site.folder, figures)
+
+
+CARDS, PROCESSES, SECONDS = 16, 64, 20
+_PRETEND = Path(__file__).parents[1] / "pretend"
+_CARD = (
+    "name=NVIDIA H200; uuid=GPU-{n}; pci=0000:{n:02x}:00.0; type=gpu; total=143771; free=143000; backends=cuda;"
+    " cc=9.0; bus=6144; clock=3201\n"
+)
+
+
+def measure_watch(folder: Path, figures: Figures) -> None:
+    """Let the watching process look at 16 cards with 64 processes, and read what that cost.
+
+    The driver is the pretend one; a real one answers each question by a call into the kernel, which costs more.
+    """
+    place = folder / "watch"
+    (place / "accounts").mkdir(parents=True, exist_ok=True)
+    sources = [_PRETEND / name for name in ("pretend.c", "accounts.c", "fakenvml.c")]
+    library = place / "libnvidia-ml.so.1"
+    subprocess.run(["gcc", "-std=gnu11", "-O2", "-shared", "-fPIC", *sources, "-o", library], check=True)
+    cards = place / "cards"
+    cards.write_text("driver=580.95.05; cuda=13.0\n" + "".join(_CARD.format(n=n) for n in range(1, CARDS + 1)))
+    environment = {
+        "PATH": os.environ["PATH"],
+        "LD_LIBRARY_PATH": str(place),
+        "NVIDIA_VISIBLE_DEVICES": "all",
+        "PADDOCK_PRETEND_GPUS": str(cards),
+        "PADDOCK_PRETEND_LIES": str(place / "lies"),
+        "PADDOCK_PRETEND_ACCOUNTS": str(place / "accounts"),
+    }
+    command = [sys.executable, "-P", "-m", "paddock.agent.watch", "1", "--processes"]
+    holders = [_hold(place / "accounts", n) for n in range(PROCESSES)]
+    try:
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line.count(b'"pid":') == PROCESSES, line
+            began, before = time.monotonic(), _cpu(process.pid)
+            time.sleep(SECONDS)
+            figures.put("agent_watch_cpu", 100 * (_cpu(process.pid) - before) / (time.monotonic() - began))
+            process.kill()
+    finally:
+        for pid in holders:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def _hold(folder: Path, number: int) -> int:
+    """Make a process that has 4 GiB of a card; gives its pid."""
+    ready, told = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        descriptor = os.open(folder / f"{number}-bench", os.O_RDWR | os.O_CREAT, 0o644)
+        fcntl.lockf(descriptor, fcntl.LOCK_EX)
+        os.pwrite(descriptor, f"0000:{number % CARDS + 1:02x}:00.0 {4 << 30}\n".encode(), 0)
+        os.write(told, b".")
+        while True:
+            signal.pause()
+    os.read(ready, 1)
+    os.close(ready)
+    os.close(told)
+    return pid
+
+
+def _cpu(pid: int) -> float:
+    """Give the processor time of a process, in seconds."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -47,6 +47,7 @@ AIMS: dict[str, Aim] = {
     "place_p50_10000": Aim("one decision among 10000 GPUs, median", "ms", 10),
     "place_p99_10000": Aim("one decision among 10000 GPUs, 99th percentile", "ms", 10),
     "agent_rss": Aim("agent's memory after a listing with llama.cpp's libraries", "MB", 60),
+    "agent_watch_cpu": Aim("agent's watching of 16 GPUs with 64 processes, pretend driver", "% of a core", 1),
     "agent_listing": Aim("agent's full listing in its child process", "s", 2),
     "header_small": Aim("header of a small model", "ms", 1),
     "header_vocabulary": Aim("header with 262144 tokens and as many merges", "ms", 100),

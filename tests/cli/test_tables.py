@@ -49,6 +49,16 @@ def test_a_pipe_gets_plain_lines(shell: Shell, name: str, arguments: list[str]) 
     assert all(line == line.rstrip() for line in text.splitlines())
 
 
+def test_what_others_have_is_shown_where_there_is_any(shell: Shell, api: FakeApi) -> None:
+    _, text = shell.run("devices")
+    assert "FOREIGN" not in text
+    api.gpus[0]["status"]["memory"]["foreign"] = "3072Mi"
+    for width in (None, 60, 80, 100):
+        _, text = shell.run("devices", width=width)
+        assert "FOREIGN" in text
+        assert "3 GiB" in text
+
+
 def test_devices_are_in_the_order_of_node_and_index(shell: Shell, api: FakeApi) -> None:
     api.gpus.reverse()
     _, text = shell.run("devices")

@@ -70,6 +70,8 @@ class LocalCluster:
         """Start the control plane and `nodes` nodes, and wait until all are Ready."""
         with self.locked():
             began = time.monotonic()
+            for name in self.node_names():
+                self.node(name).end_if_outdated()
             if self.healthy(nodes):
                 return
             if self.processes.names() and not host.members():

@@ -50,6 +50,8 @@ SystemdCgroup = false
 """
 _TOOLKIT = "/run/pretend-toolkit"
 """Mounted by the runtime class nvidia alone; without it the pretend NVIDIA cards stay hidden, as real ones would."""
+_ACCOUNTS = "/run/pretend-accounts"
+"""Mounted beside it: where processes note how much of which card they have, which a driver would know."""
 _SPACE = """\
 set -e
 mount --make-rprivate /
@@ -190,13 +192,33 @@ class NodeRunner:
         (node.folder / "cni" / "10-pods.conflist").write_text(json.dumps(self._network(), indent=1))
         (node.folder / "kubelet.yaml").write_text(json.dumps(self._kubelet(), indent=1))
 
+    def end_if_outdated(self) -> None:
+        """End containerd and kubelet if they give containers other pretend hardware than now; containers go on."""
+        file = self._nvidia_file
+        if file.exists() and json.loads(file.read_text())["mounts"][-2:] != self._pretend_mounts():
+            self.stop()
+
+    @property
+    def _nvidia_file(self) -> Path:
+        return self.node.folder / "nvidia-spec.json"
+
+    def _pretend_mounts(self) -> list[dict[str, object]]:
+        """Give what the runtime class nvidia adds to a container."""
+        folder = self.node.folder
+        return [
+            {"destination": place, "type": "bind", "source": str(source), "options": ["bind", mode]}
+            for place, source, mode in ((_TOOLKIT, folder / "toolkit", "ro"), (_ACCOUNTS, folder / "accounts", "rw"))
+        ]
+
     def _nvidia_spec(self) -> Path:
-        sign, file = self.node.folder / "toolkit", self.node.folder / "nvidia-spec.json"
-        sign.write_text("pretend\n")
+        (self.node.folder / "toolkit").write_text("pretend\n")
+        accounts = self.node.folder / "accounts"
+        accounts.mkdir(exist_ok=True)
+        accounts.chmod(0o1777)
         spec = json.loads(host.run(self._programs.containerd / "ctr", "oci", "spec"))
-        spec["mounts"].append({"destination": _TOOLKIT, "type": "bind", "source": str(sign), "options": ["bind", "ro"]})
-        file.write_text(json.dumps(spec))
-        return file
+        spec["mounts"] += self._pretend_mounts()
+        self._nvidia_file.write_text(json.dumps(spec))
+        return self._nvidia_file
 
     def _network(self) -> dict[str, object]:
         ranges = [[{"subnet": self.node.subnet, "gateway": self.node.address}]]

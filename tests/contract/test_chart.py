@@ -77,7 +77,7 @@ EVERYTHING: Object = {
         "podAnnotations": {"a": "b"},
         "env": {"PADDOCK_WORKERS": "4", "PADDOCK_LOG_LEVEL": "warning", "HTTPS_PROXY": "x"},
     },
-    "agent": {"port": 19443},
+    "agent": {"port": 19443, "hostPID": False},
     "agents": [
         {"name": "nvidia", "runtimeClassName": "nvidia-cdi", "env": {"NVIDIA_VISIBLE_DEVICES": "all"}},
         {
@@ -174,7 +174,7 @@ def test_every_pod_is_hardened(values: Object) -> None:
         assert security["runAsUser"] > 0
         assert security["seccompProfile"] == {"type": "RuntimeDefault"}
         assert spec["enableServiceLinks"] is False
-        assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
+        assert not {"hostNetwork", "hostIPC"} & spec.keys()
         for container in spec["containers"]:
             assert container["securityContext"] == {
                 "allowPrivilegeEscalation": False,
@@ -183,6 +183,15 @@ def test_every_pod_is_hardened(values: Object) -> None:
             }
             assert container["livenessProbe"]
             assert container["readinessProbe"]
+
+
+def test_agents_alone_see_the_hosts_processes_and_only_where_wanted(
+    defaults: list[Object], everything: list[Object]
+) -> None:
+    seen = {one["metadata"]["name"]: one["spec"]["template"]["spec"].get("hostPID", False) for one in pods(defaults)}
+    assert seen == {"paddock-operator": False, "paddock-agent-nvidia": True}
+    assert environment(of_kind(defaults, "DaemonSet")[0])["PADDOCK_HOST_PROCESSES"] == "true"
+    assert not any("hostPID" in one["spec"]["template"]["spec"] for one in pods(everything))
 
 
 @every_value_set
@@ -336,6 +345,7 @@ def test_agents_get_what_the_values_say(everything: list[Object]) -> None:
         "NVIDIA_VISIBLE_DEVICES": "all",
         "PADDOCK_CACHE_FOLDER": "/model-cache",
         "PADDOCK_CREDENTIALS_FOLDER": "/etc/paddock/agent",
+        "PADDOCK_HOST_PROCESSES": "false",
         "PADDOCK_LISTEN": ":19443",
         "PADDOCK_LOG_FORMAT": "json",
         "PADDOCK_LOG_LEVEL": "debug",

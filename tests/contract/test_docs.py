@@ -167,7 +167,7 @@ def test_every_variable_that_is_named_is_a_setting() -> None:
     fields = {*OperatorSettings.model_fields, *AgentSettings.model_fields}
     # Of the command line, the local cluster and the pretend GPUs; see the pages that name them.
     others = {"PADDOCK_DEBUG", "PADDOCK_CACHE", "PADDOCK_STATE", "PADDOCK_PRETEND_GPUS", "PADDOCK_PRETEND_LIES"}
-    others |= {"PADDOCK_LLAMA_CPP"}
+    others |= {"PADDOCK_LLAMA_CPP", "PADDOCK_PRETEND_ACCOUNTS", "PADDOCK_GPU_MODEL"}
     known = {f"PADDOCK_{name.upper()}" for name in fields} | others
     unknown = {
         f"{name_of(page)}: {name}"

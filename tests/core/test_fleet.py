@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddock.api.gpu import GPUSpec, GPUStatus
+from paddock.api.gpu import DeviceType, GPUSpec, GPUStatus, Memory, Reservation
 from paddock.api.modeldeployment import Toleration
 from paddock.core.fleet import Device, Holder, Node, Taint, device_of, limit_of
 from paddock.core.quantity import UNLIMITED
@@ -179,3 +179,18 @@ def test_host_memory_is_limited_by_the_node_or_the_fleet(fleet_says: str, node_s
 
 def test_a_node_of_unknown_memory_has_no_automatic_limit() -> None:
     assert limit_of("Auto", None) == UNLIMITED
+
+
+def test_memory_of_a_server_that_loads_is_not_counted_twice() -> None:
+    """Free memory shows what it has so far; only the rest of its reservation is still to come."""
+    status = GPUStatus(
+        node="node1",
+        name="CUDA0",
+        type=DeviceType.DISCRETE,
+        memory=Memory(total="16384Mi", free="12288Mi"),
+        reservations=[Reservation(pod="ns/a", deployment="ns/a", uid="u", bytes=6 << 30, since="2026-01-01T00:00:00Z")],
+    )
+    assert device_of("gpu", status).available(0) == 6 << 30
+    assert device_of("gpu", status, shown={"ns/a": 4 << 30}).available(0) == 10 << 30
+    assert device_of("gpu", status, shown={"ns/a": 9 << 30}).pending == 0, "more than reserved leaves nothing to come"
+    assert device_of("gpu", status, resident={"ns/a"}, shown={"ns/a": 4 << 30}).available(0) == 10 << 30

@@ -26,7 +26,7 @@ def test_gemma_answers_from_the_device_that_auto_chose(namespace: str) -> None:
 
     device = kit.device_of(one)
     assert (device["uuid"], device["node"], device["gpu"]) == (RTX_PRO_6000, "node2", kit.GPU_6000)
-    assert kit.condition(one, "Verified")["reason"] == "BuffersOnDevice"
+    assert kit.condition(one, "Verified")["reason"] == "ProcessOnDevice"
     assert f"{CARD} ({PCI_IDS[RTX_PRO_6000]}) holds" in kit.condition(one, "Verified")["message"]
     check_log(kit.log_of(namespace, device["podName"]))
     check_kubectl(namespace, device)

@@ -8,6 +8,7 @@
 #include "ggml-backend.h"
 #include "ggml-impl.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,11 +27,14 @@
     "ggml_backend_cuda_buffer_type_alloc_buffer: allocating %.2f MiB on device %d: cudaMalloc failed: out of memory\n"
 #endif
 
+#define CONTEXT ((size_t) 448 << 20)  // bytes of a card that whoever uses it takes, about as of a real one
+
 struct seat {  // one device as this process sees it
     char                            label[32];
     int                             index;
     const struct pretend_card      *asked;   // whose behaviour it has
     const struct pretend_card      *shown;   // whom it says to be; another one only when it lies
+    const struct pretend_card      *holder;  // whose memory it takes
     char                            pci[32];
     _Atomic size_t                  used;
     atomic_flag                     waited;
@@ -53,9 +57,21 @@ static ggml_backend_dev_t cpu(void) {
 
 static void (*free_host_buffer)(ggml_backend_buffer_t);
 
+// What the driver shows: buffers, and from the first use of the card on a context.
+static void tell_driver(struct seat *seat) {
+    static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&one_at_a_time);
+    pretend_account(seat->holder->pci, CONTEXT + atomic_load(&seat->used));
+    pthread_mutex_unlock(&one_at_a_time);
+}
+
+static void give_back(struct seat *seat, size_t size) {
+    atomic_fetch_sub(&seat->used, size);
+    tell_driver(seat);
+}
+
 static void free_buffer(ggml_backend_buffer_t buffer) {
-    struct seat *seat = buffer->buft->context;
-    atomic_fetch_sub(&seat->used, buffer->size);
+    give_back(buffer->buft->context, buffer->size);
     free_host_buffer(buffer);
 }
 
@@ -63,11 +79,18 @@ static const char *buffers_name(ggml_backend_buffer_type_t type) {
     return ((struct seat *) type->context)->label;
 }
 
+// What is free beside other processes' memory and what this one has already.
+static size_t left(const struct seat *seat, size_t used) {
+    const size_t taken = used + pretend_used_by_others(seat->holder->pci);
+    return seat->shown->free > taken ? seat->shown->free - taken : 0;
+}
+
 static bool reserve(struct seat *seat, size_t size) {
     size_t used = atomic_load(&seat->used);
     do {
-        if (size > seat->shown->free - used) return false;
+        if (size > left(seat, used)) return false;
     } while (!atomic_compare_exchange_weak(&seat->used, &used, used + size));
+    tell_driver(seat);
     return true;
 }
 
@@ -80,7 +103,7 @@ static ggml_backend_buffer_t allocate(ggml_backend_buffer_type_t type, size_t si
     }
     ggml_backend_buffer_t buffer = ggml_backend_cpu_buffer_type()->iface.alloc_buffer(type, size);
     if (!buffer) {
-        atomic_fetch_sub(&seat->used, size);
+        give_back(seat, size);
         return NULL;
     }
     free_host_buffer = buffer->iface.free_buffer;
@@ -108,8 +131,10 @@ static const char *device_description(ggml_backend_dev_t device) {
 }
 
 static void device_memory(ggml_backend_dev_t device, size_t *free, size_t *total) {
-    *free  = seat_of(device)->shown->free - atomic_load(&seat_of(device)->used);
-    *total = seat_of(device)->shown->total;
+    struct seat *seat = seat_of(device);
+    tell_driver(seat);
+    *free  = left(seat, atomic_load(&seat->used));
+    *total = seat->shown->total;
 }
 
 static enum ggml_backend_dev_type device_type(ggml_backend_dev_t device) {
@@ -224,12 +249,20 @@ static const struct pretend_card *shown_by(const struct pretend_card *asked) {
     return &stranger;
 }
 
+static const struct pretend_card *held_by(const struct pretend_card *asked, const struct pretend_card *shown) {
+    if (!(asked->lies & LIE_STRAY)) return shown;
+    for (size_t i = 0; i < machine.cards; i++)
+        if (&machine.card[i] != asked && machine.card[i].uuid[0]) return &machine.card[i];
+    return shown;
+}
+
 static void take_seat(const struct pretend_card *card) {
     struct seat *seat = &seats[seat_count];
     seat->index = (int) seat_count++;
     snprintf(seat->label, sizeof seat->label, REGISTRY "%d", seat->index);
     seat->asked = card;
     seat->shown = shown_by(card);
+    seat->holder = held_by(card, seat->shown);
     snprintf(seat->pci, sizeof seat->pci, "%s", seat->shown->pci);
     seat->buffers.iface.get_name      = buffers_name;
     seat->buffers.iface.alloc_buffer  = allocate;

@@ -6,10 +6,12 @@
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 enum {
     SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
-    DRIVER_NOT_LOADED = 9, LIBRARY_NOT_FOUND = 12, FUNCTION_NOT_FOUND = 13, GPU_IS_LOST = 15, VERSION_MISMATCH = 25,
+    DRIVER_NOT_LOADED = 9, TIMEOUT = 10, LIBRARY_NOT_FOUND = 12, FUNCTION_NOT_FOUND = 13, GPU_IS_LOST = 15, VERSION_MISMATCH = 25,
     UNKNOWN = 999,
 };
 
@@ -38,6 +40,7 @@ static int    users;
         if (!users) return UNINITIALIZED;                    \
         if (!known(card)) return INVALID_ARGUMENT;           \
         if ((card)->lies & LIE_LOST) return GPU_IS_LOST;     \
+        if ((card)->lies & LIE_NVML) return UNKNOWN;         \
     } while (0)
 
 static int known(handle card) {
@@ -87,6 +90,7 @@ EXPORT const char *nvmlErrorString(int error) {
         case NOT_FOUND: return "Not Found";
         case INSUFFICIENT_SIZE: return "Insufficient Size";
         case DRIVER_NOT_LOADED: return "Driver Not Loaded";
+        case TIMEOUT: return "Timeout";
         case LIBRARY_NOT_FOUND: return "NVML Shared Library Not Found";
         case FUNCTION_NOT_FOUND: return "Function Not Found";
         case GPU_IS_LOST: return "GPU is lost";
@@ -179,9 +183,31 @@ EXPORT int nvmlDeviceGetPciInfo_v3(handle card, struct pci_info *info) {
     return SUCCESS;
 }
 
+// Who has what, read anew after a while: a look at all cards asks for it dozens of times.
+static const struct pretend_user *who(int *there) {
+    static struct pretend_user seen[PRETEND_USERS];
+    static int                 entries;
+    static struct timespec     read_at;
+    struct timespec            now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    const long long age_ms = (now.tv_sec - read_at.tv_sec) * 1000ll + (now.tv_nsec - read_at.tv_nsec) / 1000000;
+    if (!read_at.tv_sec || age_ms > 50) entries = pretend_users(seen, PRETEND_USERS), read_at = now;
+    *there = entries;
+    return seen;
+}
+
+static size_t left(handle card) {
+    int                        entries;
+    const struct pretend_user *users = who(&entries);
+    size_t                     used  = 0;
+    for (int i = 0; i < entries; i++) used += strcmp(users[i].pci, card->pci) ? 0 : users[i].bytes;
+    return card->free > used ? card->free - used : 0;
+}
+
 EXPORT int nvmlDeviceGetMemoryInfo(handle card, struct memory_1 *memory) {
     CHECK(card);
-    *memory = (struct memory_1) {card->total, card->free, card->total - card->free};
+    const size_t free = left(card);
+    *memory = (struct memory_1) {card->total, free, card->total - free};
     return SUCCESS;
 }
 
@@ -189,7 +215,8 @@ EXPORT int nvmlDeviceGetMemoryInfo_v2(handle card, struct memory_2 *memory) {
     CHECK(card);
     if (memory->version != MEMORY_VERSION_2) return VERSION_MISMATCH;
     // The second version tells apart what the driver keeps for itself; on an idle card that is all.
-    *memory = (struct memory_2) {memory->version, card->total, card->total - card->free, card->free, 0};
+    const size_t free = left(card);
+    *memory = (struct memory_2) {memory->version, card->total, card->total - card->free, free, card->free - free};
     return SUCCESS;
 }
 
@@ -227,10 +254,103 @@ EXPORT int nvmlDeviceGetDisplayActive(handle card, int *active) {
 
 EXPORT int nvmlDeviceGetDisplayMode(handle card, int *mode) { return nvmlDeviceGetDisplayActive(card, mode); }
 
-// No process is ever listed: inside a container the real library can't tell whose they are either.
-EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(handle card, unsigned *processes, void *list) {
+struct process {
+    unsigned           pid;
+    unsigned long long bytes;
+    unsigned           gpu_instance, compute_instance;
+};
+
+EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(handle card, unsigned *processes, struct process *list) {
+    CHECK(card);
+    int                        entries;
+    const struct pretend_user *users = who(&entries);
+    unsigned                   there = 0;
+    const unsigned             room  = list ? *processes : 0;
+    for (int i = 0; i < entries; i++) {
+        if (strcmp(users[i].pci, card->pci)) continue;
+        if (there < room) list[there] = (struct process) {(unsigned) users[i].pid, users[i].bytes, ~0u, ~0u};
+        there++;
+    }
+    *processes = there;
+    return there > room ? INSUFFICIENT_SIZE : SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetGraphicsRunningProcesses_v3(handle card, unsigned *processes, struct process *list) {
     (void) list;
     CHECK(card);
     *processes = 0;
     return SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetTotalEccErrors(handle card, int kind, int counter, unsigned long long *errors) {
+    (void) kind, (void) counter;
+    CHECK(card);
+    *errors = card->ecc;
+    return card->counts_ecc ? SUCCESS : NOT_SUPPORTED;
+}
+
+// --- events
+
+#define XID 8ull
+#define SLICE_US 200000
+
+struct event {
+    handle             device;
+    unsigned long long type, data;
+    unsigned           gpu_instance, compute_instance;
+};
+
+static int listeners;
+
+EXPORT int nvmlEventSetCreate(void **set) {
+    if (!users) return UNINITIALIZED;
+    *set = &listeners;
+    return SUCCESS;
+}
+
+EXPORT int nvmlEventSetFree(void *set) { return set == &listeners ? SUCCESS : INVALID_ARGUMENT; }
+
+EXPORT int nvmlDeviceGetSupportedEventTypes(handle card, unsigned long long *types) {
+    CHECK(card);
+    *types = XID;
+    return SUCCESS;
+}
+
+EXPORT int nvmlDeviceRegisterEvents(handle card, unsigned long long types, void *set) {
+    CHECK(card);
+    return types == XID && set == &listeners ? SUCCESS : INVALID_ARGUMENT;
+}
+
+// Lies may change while a process watches: take over the new ones, and give the card with an error that is new, if any.
+static handle read_again(void) {
+    struct pretend_machine now;
+    pretend_read(&now);
+    handle failed = NULL;
+    for (int i = 0; i < count; i++) {
+        struct pretend_card *card = &machine.card[order[i]];
+        for (size_t j = 0; j < now.cards; j++) {
+            const struct pretend_card *other = &now.card[j];
+            if (strcmp(card->uuid, other->uuid)) continue;
+            if (other->xid && other->xid != card->xid) failed = card;
+            card->lies = other->lies, card->free = other->free, card->xid = other->xid, card->ecc = other->ecc;
+            card->counts_ecc = other->counts_ecc;
+        }
+    }
+    return failed;
+}
+
+EXPORT int nvmlEventSetWait_v2(void *set, struct event *event, unsigned milliseconds) {
+    if (!users) return UNINITIALIZED;
+    if (set != &listeners) return INVALID_ARGUMENT;
+    for (unsigned long long left_us = milliseconds * 1000ull;;) {
+        handle failed = read_again();
+        if (failed) {
+            *event = (struct event) {failed, XID, failed->xid, 0, 0};
+            return SUCCESS;
+        }
+        if (!left_us) return TIMEOUT;
+        const unsigned long long slice = left_us < SLICE_US ? left_us : SLICE_US;
+        usleep((useconds_t) slice);
+        left_us -= slice;
+    }
 }

@@ -34,13 +34,15 @@ static void set_text(char *target, size_t size, const char *value) {
 static void set_lie(struct pretend_card *card, char *word) {
     static const struct { const char *word; unsigned lie; } known[] = {
         {"other", LIE_OTHER}, {"cpu", LIE_CPU},   {"oom", LIE_OOM},   {"hang", LIE_HANG},
-        {"crash", LIE_CRASH}, {"lost", LIE_LOST}, {"nvml", LIE_NVML},
+        {"crash", LIE_CRASH}, {"lost", LIE_LOST}, {"nvml", LIE_NVML}, {"stray", LIE_STRAY},
     };
     char *value = strchr(word, '=');
     if (value) {
         *value++ = 0;
         if (!strcmp(word, "free")) card->free = strtoull(value, NULL, 10) * MIB;
         else if (!strcmp(word, "slow")) card->slow_seconds = (unsigned) strtoul(value, NULL, 10);
+        else if (!strcmp(word, "xid")) card->xid = (unsigned) strtoul(value, NULL, 10);
+        else if (!strcmp(word, "ecc")) card->ecc = (unsigned) strtoul(value, NULL, 10), card->counts_ecc = true;
         else fprintf(stderr, "pretend: unknown lie %s\n", word);
         return;
     }

@@ -5,6 +5,7 @@
 #include <stddef.h>
 
 #define PRETEND_MAX 16
+#define PRETEND_USERS 512
 
 enum pretend_lie {
     LIE_OTHER = 1 << 0,  // a pinned process gets another card than the one it asked for
@@ -14,6 +15,7 @@ enum pretend_lie {
     LIE_CRASH = 1 << 4,  // looking for cards aborts the process
     LIE_LOST  = 1 << 5,  // the card fell off the bus: CUDA has none, NVML says that it is lost
     LIE_NVML  = 1 << 6,  // NVML can't be initialised
+    LIE_STRAY = 1 << 7,  // the backend names this card, but its memory is taken from another one
 };
 
 struct pretend_card {
@@ -31,6 +33,9 @@ struct pretend_card {
     unsigned memory_mhz;
     unsigned lies;
     unsigned slow_seconds;  // how long the first allocation takes
+    unsigned xid;           // an error that the driver tells of, once
+    unsigned ecc;           // uncorrectable memory errors since the driver was loaded; a card that counts none says so
+    bool     counts_ecc;
 };
 
 struct pretend_machine {
@@ -52,3 +57,16 @@ int pretend_injected(const struct pretend_machine *machine, size_t order[PRETEND
 int pretend_cuda(const struct pretend_machine *machine, size_t order[PRETEND_MAX]);
 // What ggml's Vulkan backend takes (GGML_VK_VISIBLE_DEVICES); -1 when it gives up because of a wrong index.
 int pretend_vulkan(const struct pretend_machine *machine, size_t order[PRETEND_MAX]);
+
+// A process and what it has of one card.
+struct pretend_user {
+    int    pid;  // in the PID namespace of whoever asks; 0 when it has no number there
+    char   pci[16];
+    size_t bytes;
+};
+
+// Note how much this process has of a card now.
+void pretend_account(const char *pci, size_t bytes);
+// Give what the other processes have; returns how many entries there are.
+int pretend_users(struct pretend_user *users, int most);
+size_t pretend_used_by_others(const char *pci);

@@ -139,7 +139,7 @@ n.nvmlShutdown()
 @pytest.fixture(scope="module")
 def nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("nvml")
-    sources = [HERE / "pretend.c", HERE / "fakenvml.c"]
+    sources = [HERE / "pretend.c", HERE / "accounts.c", HERE / "fakenvml.c"]
     subprocess.run(["gcc", "-std=gnu11", "-shared", "-fPIC", *sources, "-o", folder / "libnvidia-ml.so.1"], check=True)
     return folder
 

@@ -73,10 +73,15 @@ def models_folder(node: str) -> Path:
     return LocalCluster().node(node).node.models
 
 
+def accounts_folder(node: str) -> Path:
+    """Return the folder in which a node's processes note what they have of its pretend cards."""
+    return LocalCluster().node(node).node.folder / "accounts"
+
+
 def set_lie(node: str, *lies: str, device: str = "*") -> None:
     """Make a device of the node (UUID, PCI address, or all) lie to every process that starts from now on.
 
-    Lies: other, cpu, oom, hang, crash, lost, nvml, free=MIB, slow=SECONDS; tests/pretend/README.md says what each does.
+    tests/pretend/README.md says which lies there are and what each does.
     """
     file = models_folder(node) / ".pretend-lies"
     file.write_text(f"{device} {' '.join(lies)}\n")

@@ -235,11 +235,11 @@ class Plane:
         status = {"phase": "Running", "podIP": node.address, "podIPs": [{"ip": node.address}]}
         self.client.do("PATCH", f"{pods}/{node.agent_pod}/status", {"status": status}, STRATEGIC)
 
-    def report(self, node: str, devices: Sequence[ListedDevice], faults: Sequence[Fault] = ()) -> None:
-        """Have a node's agent report something else."""
+    def report(self, node: str, devices: Sequence[ListedDevice], faults: Sequence[Fault] = (), **more: Any) -> None:
+        """Have a node's agent report something else; `more` are further fields of the report."""
 
         async def post() -> None:
-            self.nodes[node].agent.report(devices, faults)
+            self.nodes[node].agent.report(devices, faults, **more)
 
         self.background.call(post())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paddock.agent.board import Board
 from paddock.agent.credentials import Credentials
@@ -102,7 +102,7 @@ class PretendAgent:
             self.board.close()
             await runner.cleanup()
 
-    def report(self, devices: Sequence[ListedDevice], faults: Sequence[Fault] = ()) -> None:
+    def report(self, devices: Sequence[ListedDevice], faults: Sequence[Fault] = (), **more: Any) -> None:
         """Say what the node has; cards get a UUID from node and name unless they have one."""
         named = [
             one if one.uuid or one.backend != "CUDA" else one.model_copy(update={"uuid": uuid_of(self.node, one)})
@@ -116,6 +116,7 @@ class PretendAgent:
                 cuda_version="12.8",
                 model_roots=["/models"],
                 cache=self.cache,
+                **more,
             )
         )
 

@@ -52,6 +52,7 @@ Environment given in values comes first, so that every setting can be reached.
 {{- range $root.Values.modelRoots }}{{ $paths = append $paths .path }}{{ end -}}
 {{- $own := dict
   "PADDOCK_CREDENTIALS_FOLDER" "/etc/paddock/agent"
+  "PADDOCK_HOST_PROCESSES" ($root.Values.agent.hostPID | toString)
   "PADDOCK_LISTEN" (printf ":%d" (int $root.Values.agent.port))
   "PADDOCK_LOG_FORMAT" $root.Values.log.format
   "PADDOCK_LOG_LEVEL" $root.Values.log.level

@@ -5,6 +5,7 @@ was observed; what that means for running servers is the operator's to judge.
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import importlib.util
 import logging
@@ -13,7 +14,7 @@ import platform
 import re
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -23,8 +24,9 @@ from paddock.agent.board import Board
 from paddock.agent.cached import list_cache
 from paddock.agent.processes import Outcome, Runner
 from paddock.agent.settings import Settings
+from paddock.agent.watcher import CardMemory, Look
 from paddock.api.report import Fault, GgmlType, Library, NodeReport
-from paddock.core.devices import DriverEntry, RegistryEntry, list_devices
+from paddock.core.devices import DriverEntry, RegistryEntry, list_devices, normalise_pci
 
 _log = logging.getLogger(__name__)
 
@@ -102,6 +104,9 @@ class Lister:
         self._entries: list[RegistryEntry] = []
         self._library: Library | None = None
         self._remark = ""
+        self._said = ""
+        self._look: Look | None = None
+        self._other_cards = asyncio.Event()
 
     async def run(self) -> None:
         """List, then watch memory until the next listing is due; for ever."""
@@ -119,9 +124,25 @@ class Lister:
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while (left := end - loop.time()) > 0:
-            await asyncio.sleep(min(left, self._settings.memory_interval))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(left, self._settings.memory_interval)):
+                    await self._other_cards.wait()
+                    self._other_cards.clear()
+                    return
             if loop.time() < end and not await self.refresh():
                 return
+
+    def take(self, look: Look | None) -> None:
+        """Take over what was seen of the drivers between listings; None: nobody watches them."""
+        before, self._look = self._look, look
+        if look is not None:
+            memory = {one.pci_id: one for one in look.cards}
+            cards = [_with_memory(card, memory) for card in self._driver.cards]
+            self._driver = self._driver.model_copy(update={"cards": cards})
+            if before is not None and _cards_of(look) != _cards_of(before):
+                self._other_cards.set()
+        if self._board.posting is not None:  # the first report is that of the first listing
+            self._post()
 
     async def list_all(self) -> bool:
         """List the registry and the driver's cards and post the report; False when the registry was not listed."""
@@ -144,6 +165,8 @@ class Lister:
 
     async def refresh(self) -> bool:
         """Read the driver's cards alone and post the report; False when they are other cards than before."""
+        if self._look is not None and self._look.cards and self._driver_failure is None:
+            return True  # the watching process tells it
         if self._driver.state == "absent" and self._driver_failure is None:
             # The driver's library is put into a container when that starts, or never.
             if self._settings.cache_folder is not None:
@@ -232,11 +255,21 @@ class Lister:
             model_roots=list(self._settings.model_roots),
             cache=list_cache(self._settings.cache_folder),
             boot_id=self._boot_id,
+            uses=self._look.uses if self._look is not None else None,
+            troubles=self._look.troubles if self._look is not None else [],
         )
         if self._board.post(report):
-            found = ", ".join(device.name for device in devices) or "none"
-            wrong = "".join(f"; {fault.code}: {fault.message}" for fault in faults)
-            _log.info("new report: devices %s%s", found, wrong)
+            self._tell(report)
+
+    def _tell(self, report: NodeReport) -> None:
+        """Log a report that says something new, unless only numbers moved."""
+        found = ", ".join(device.name for device in report.devices) or "none"
+        wrong = "".join(f"; {one.code}: {one.message}" for one in report.faults)
+        wrong += "".join(f"; {one.pci_id} {one.code}: {one.message}" for one in report.troubles)
+        said = f"devices {found}{wrong}"
+        if said != self._said:
+            _log.info("new report: %s", said)
+        self._said = said
 
 
 def find_library_folder(setting: Path | None, image_folder: Path = IMAGE_FOLDER) -> Path | None:
@@ -258,6 +291,17 @@ def _fault(code: FaultCode, message: str) -> Fault:
 
 def _without_memory(driver: _Driver) -> _Driver:
     return driver.model_copy(update={"cards": [dataclasses.replace(card, free=None) for card in driver.cards]})
+
+
+def _with_memory(card: DriverEntry, memory: Mapping[str, CardMemory]) -> DriverEntry:
+    found = memory.get(normalise_pci(card.pci_id) or "")
+    return card if found is None else dataclasses.replace(card, total=found.total, free=found.free)
+
+
+def _cards_of(look: Look) -> frozenset[str]:
+    """Which cards answer."""
+    broken = {one.pci_id for one in look.troubles if one.code in ("Lost", "Unreadable")}
+    return frozenset(one.pci_id for one in look.cards) - broken
 
 
 def _read_boot_id(file: Path) -> str | None:

@@ -19,6 +19,7 @@ from paddock.agent.headers import read_header
 from paddock.agent.lister import Lister
 from paddock.agent.server import Api, HeaderPool, start_server
 from paddock.agent.settings import Settings, SettingsError, load_settings
+from paddock.agent.watcher import Watcher
 from paddock.logs import set_up_logging
 
 _log = logging.getLogger(__name__)
@@ -82,7 +83,7 @@ async def _serve(settings: Settings) -> None:
     runner, port = await start_server(api, settings, credentials)
     _log.info("paddock-agent %s listens on port %d", __version__, port)
     try:
-        await _until_signal([lister.run(), credentials.follow_certificate()])
+        await _until_signal([lister.run(), Watcher(settings, lister.take).run(), credentials.follow_certificate()])
     finally:
         _log.info("stops")
         board.close()

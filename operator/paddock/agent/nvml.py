@@ -1,8 +1,10 @@
 """What NVIDIA's driver says about its cards; the only module that imports pynvml.
 
-It runs in the short-lived child process, so it imports nothing of the project, and hands back plain values for JSON.
+It runs in child processes, so it imports nothing of the project, and hands back plain values for JSON.
 """
 
+import ctypes
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -103,3 +105,112 @@ def _ask(nvml: Any, question: Callable[..., Any], *args: Any) -> Any:
         return question(*args)
     except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound, nvml.NVMLError_NoPermission):
         return None
+
+
+# --- repeated looks ------------------------------------------------------------------------------------------------
+
+
+class Session:
+    """NVML kept open by the watching process. Each card is asked on its own: a lost one must not hide the others."""
+
+    def __init__(self) -> None:
+        """Raise OSError where there is no driver that could be watched."""
+        try:
+            import pynvml  # noqa: PLC0415 - a node without the package still lists its other devices
+
+            pynvml.nvmlInit()
+        except (ImportError, OSError) as error:
+            raise OSError(f"no NVML: {error}") from error
+        except Exception as error:  # pynvml makes a class for each of its errors
+            raise OSError(f"NVML cannot be initialised: {error}") from error
+        self._nvml: Any = pynvml
+        self._cards: list[tuple[str, Any]] = []
+        self._events: Any = None
+        self.lost: list[str] = []
+        """Cards that could not even be opened, in words."""
+        for number in range(pynvml.nvmlDeviceGetCount()):
+            try:
+                handle = pynvml.nvmlDeviceGetHandleByIndex(number)
+                self._cards.append((pynvml.nvmlDeviceGetPciInfo(handle).busId, handle))
+            except pynvml.NVMLError as error:
+                self.lost.append(f"card {number} cannot be read: {error}")
+        self._listen()
+
+    def _listen(self) -> None:
+        """Have the driver tell of Xid errors; not every card or driver does."""
+        nvml = self._nvml
+        try:
+            self._events = nvml.nvmlEventSetCreate()
+            for _, handle in self._cards:
+                if nvml.nvmlDeviceGetSupportedEventTypes(handle) & nvml.nvmlEventTypeXidCriticalError:
+                    nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, self._events)
+        except nvml.NVMLError:
+            self._events = None
+
+    def look(self, *, thorough: bool) -> list[dict[str, Any]]:
+        """Ask every card for memory and processes, and now and then (`thorough`) for its errors."""
+        return [self._look_at(pci, handle, thorough=thorough) for pci, handle in self._cards]
+
+    def _look_at(self, pci: str, handle: Any, *, thorough: bool) -> dict[str, Any]:
+        nvml = self._nvml
+        found: dict[str, Any] = {"pci_id": pci, "processes": None, "total": None, "free": None, "trouble": None}
+        try:
+            memory = _ask(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+            if memory is not None:
+                found |= {"total": memory.total, "free": memory.free}
+            found["processes"] = self._processes(handle)
+            if thorough:
+                found |= self._errors(handle)
+        except nvml.NVMLError_GpuIsLost as error:
+            found["trouble"] = ("Lost", f"the driver says: {error}")
+        except nvml.NVMLError as error:
+            found["trouble"] = ("Unreadable", f"the driver says: {error}")
+        return found
+
+    def _processes(self, handle: Any) -> dict[int, int | None] | None:
+        """Give bytes by pid, in the host's numbering; None where the driver lists no processes."""
+        nvml = self._nvml
+        computing = _ask(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle)
+        if computing is None:
+            return None
+        drawing = _ask(nvml, nvml.nvmlDeviceGetGraphicsRunningProcesses, handle) or ()
+        out: dict[int, int | None] = {}
+        for one in (*computing, *drawing):  # one that does both is on both lists, with the same number
+            out[one.pid] = max(out.get(one.pid) or 0, one.usedGpuMemory) if one.usedGpuMemory is not None else None
+        return out
+
+    def _errors(self, handle: Any) -> dict[str, Any]:
+        nvml = self._nvml
+        errors = _ask(
+            nvml,
+            nvml.nvmlDeviceGetTotalEccErrors,
+            handle,
+            nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+            nvml.NVML_VOLATILE_ECC,
+        )
+        rows = _ask(nvml, nvml.nvmlDeviceGetRemappedRows, handle)
+        return {"ecc": errors, "rows": rows and tuple(rows), "recovery": self._recovery(handle)}
+
+    def _recovery(self, handle: Any) -> int | None:
+        nvml = self._nvml
+        field = getattr(nvml, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", None)
+        values = _ask(nvml, nvml.nvmlDeviceGetFieldValues, handle, [field]) if field is not None else None
+        return values[0].value.uiVal if values and values[0].nvmlReturn == nvml.NVML_SUCCESS else None
+
+    def wait(self, seconds: float) -> tuple[str, int] | None:
+        """Wait that long, or until the driver tells of an Xid error: gives the card's PCI address and the number."""
+        nvml, began = self._nvml, time.monotonic()
+        if self._events is not None:
+            try:
+                event = nvml.nvmlEventSetWait_v2(self._events, max(1, int(seconds * 1000)))
+                return self._address(event.device), int(event.eventData)
+            except nvml.NVMLError_Timeout:
+                return None
+            except nvml.NVMLError:
+                self._events = None  # it fails at once, again and again, when a card is lost
+        time.sleep(max(0.0, seconds - (time.monotonic() - began)))
+        return None
+
+    def _address(self, device: Any) -> str:
+        there = ctypes.cast(device, ctypes.c_void_p).value
+        return next((pci for pci, one in self._cards if ctypes.cast(one, ctypes.c_void_p).value == there), "")

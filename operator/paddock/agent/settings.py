@@ -46,6 +46,10 @@ class Settings(BaseModel):
     """Seconds after which a listing counts as hanging and is killed."""
     memory_interval: Seconds = 15
     """Seconds between two looks at free memory, through NVIDIA's driver alone."""
+    watch_interval: Seconds = 1
+    """Seconds between two looks at who has memory of the cards; more where that would take over 1 % of a core."""
+    host_processes: bool = False
+    """Whether /proc is the host's: the pod has hostPID. Without it nobody can tell whose processes drivers list."""
     model_roots: Annotated[
         tuple[Annotated[str, Field(pattern=r"^/[^\x00]*$")], ...],
         BeforeValidator(_split),

@@ -172,6 +172,7 @@ GPU = Kind(
         Column("Memory", ".status.memory.total"),
         Column("Free", ".status.memory.free"),
         Column("Reserved", ".status.memory.reserved"),
+        Column("Foreign", ".status.memory.foreign"),
         Column("Ready", _condition(ConditionType.READY)),
         Column("Deployments", ".status.deployments"),
         Column("Budget", ".spec.budget", wide=True),

@@ -50,6 +50,8 @@ class GPUSpec(Model):
     """Memory kept free on it, in place of the operator's setting server.reserve."""
     labels: Labels = {}
     """Labels by which selectors find it."""
+    quarantine: bool = False
+    """True: nothing new is placed on it. What runs there stays and is not drained."""
 
 
 class Memory(Model):
@@ -61,6 +63,9 @@ class Memory(Model):
     """What nobody uses now, rounded down to 256Mi."""
     reserved: str = "0Mi"
     """What Paddock has reserved on it."""
+    foreign: str | None = None
+    """What processes have that are none of Paddock's servers in their place, rounded up to 256Mi; absent when the
+    node's agent does not see processes."""
 
 
 class Reservation(Model):
@@ -91,6 +96,15 @@ class Learned(Model):
     """What the buffers in a server's log were above the estimated ones."""
     process_bytes: int | None = None
     """What a server's process had beyond its estimated buffers, by the driver; absent until that was seen."""
+
+
+class ForeignUse(Model):
+    """Programs of one name that use the device and are none of Paddock's servers in their place."""
+
+    command: str
+    """Their name in the kernel's process list."""
+    memory: str
+    """What they have together, rounded up to 256Mi."""
 
 
 class Alias(Model):
@@ -129,6 +143,10 @@ class GPUStatus(Model):
     """True when another device of the node looks alike and neither has an identifier."""
     memory: Memory = Memory()
     """Its memory."""
+    foreign_use: Annotated[list[ForeignUse], Field(json_schema_extra=ATOMIC)] = []
+    """Who has the foreign memory, the most first; at most 8."""
+    boot_id: str | None = None
+    """Of its node; another one after each boot."""
     compute_capability: str | None = None
     """CUDA compute capability, for example 8.9."""
     driver: str | None = None

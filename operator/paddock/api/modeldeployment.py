@@ -414,6 +414,16 @@ class PlacedDevice(Model):
     """Bytes reserved on it, a multiple of 256 MiB."""
 
 
+class Proof(Model):
+    """What shows that a replica is where it should be."""
+
+    evidence: Literal["Driver", "Buffers"]
+    """Driver: the driver lists the server's process on the device, and the server's log agrees. Buffers: the server's
+    log alone."""
+    observed_bytes: int | None = None
+    """What the driver shows its processes to have on the device, in all; told anew once it has moved by 256 MiB."""
+
+
 class ReplicaPlacement(Model):
     """Where one replica runs and why."""
 
@@ -431,6 +441,8 @@ class ReplicaPlacement(Model):
     """Why here, in a sentence."""
     since: Annotated[str, Field(json_schema_extra={"format": "date-time"})]
     """When the decision was taken."""
+    proof: Proof | None = None
+    """What shows that it is there; absent until it is verified."""
 
 
 class Need(Model):

@@ -84,6 +84,47 @@ class CachedModel(Model):
     """Of all files."""
 
 
+class DeviceProcess(Model):
+    """A process that has memory of a device, as the driver tells it."""
+
+    pid: int
+    """In the host's numbering."""
+    bytes: int | None = None
+    """Memory of the device that it has; None where the driver does not say."""
+    pod: str | None = None
+    """UID of its pod, from its cgroup; None for what is no pod's, or is gone already."""
+    container: str | None = None
+    """Id of its container, without the runtime's name in front."""
+    command: str = ""
+    """Its name in the kernel's process list, at most 15 characters."""
+
+
+class DeviceUse(Model):
+    """Who has memory of one card. Numbers are told anew once they have moved by 256 MiB, or stand still again."""
+
+    pci_id: str
+    """Lower-case, four-digit domain."""
+    source: Literal["NVML", "KFD", "DRM"]
+    """Who says so."""
+    complete: bool = True
+    """Whether every user's processes are among them, not only those of the agent's own."""
+    used: int | None = None
+    """Bytes in use in all, the driver's own included."""
+    processes: list[DeviceProcess] = []
+    """By pid."""
+
+
+class DeviceTrouble(Model):
+    """What is wrong with one card, as long as it is so."""
+
+    pci_id: str
+    """Lower-case, four-digit domain."""
+    code: Literal["Lost", "Unreadable", "Xid", "EccError", "NeedsReset"]
+    """Which trouble."""
+    message: str
+    """In a sentence."""
+
+
 class NodeReport(Model):
     """Answer of `GET /v1/devices`."""
 
@@ -107,6 +148,10 @@ class NodeReport(Model):
     """What the node's cache holds whole, by key; None without a cache."""
     boot_id: str | None = None
     """Changes with each boot of the node."""
+    uses: list[DeviceUse] | None = None
+    """Who has memory of the cards whose driver tells that; None where the agent does not look."""
+    troubles: list[DeviceTrouble] = []
+    """Cards that are out of order."""
 
 
 class TensorGroup(Model):

@@ -97,6 +97,7 @@ class Reason(StrEnum):
     VALID = "Valid"
     PLACED = "Placed"
     BUFFERS_ON_DEVICE = "BuffersOnDevice"
+    PROCESS_ON_DEVICE = "ProcessOnDevice"
     SERVING = "Serving"
     COMPLETE = "Complete"
     SUSPENDED = "Suspended"
@@ -142,6 +143,7 @@ class Reason(StrEnum):
     WRONG_DEVICE = "WrongDevice"
     CPU_FALLBACK = "CpuFallback"
     SECOND_DEVICE = "SecondDevice"
+    OVER_PLAN = "OverPlan"
     NO_EVIDENCE = "NoEvidence"
     SERVER_FAILED = "ServerFailed"
     DEVICE_NOT_VISIBLE = "DeviceNotVisible"
@@ -157,6 +159,12 @@ class Reason(StrEnum):
     LISTING_FAILED = "ListingFailed"
     NOT_LISTED = "NotListed"
     MEMORY_UNKNOWN = "MemoryUnknown"
+    QUARANTINED = "Quarantined"
+    REPEATED_MISMATCH = "RepeatedMismatch"
+    DEVICE_LOST = "DeviceLost"
+    DEVICE_UNHEALTHY = "DeviceUnhealthy"
+    NODE_NOT_READY = "NodeNotReady"
+    NODE_GONE = "NodeGone"
 
 
 REASONS: dict[Reason, Entry] = {
@@ -164,6 +172,10 @@ REASONS: dict[Reason, Entry] = {
     Reason.PLACED: Entry("Every replica has its device; the message says which and why.", "Nothing to do."),
     Reason.BUFFERS_ON_DEVICE: Entry(
         "The server's own log names exactly the reserved device (by PCI id), and its model, KV and compute buffers are on it.",
+        "Nothing to do.",
+    ),
+    Reason.PROCESS_ON_DEVICE: Entry(
+        "The driver lists the server's process on exactly the reserved device and on no other, and its log agrees.",
         "Nothing to do.",
     ),
     Reason.SERVING: Entry("Every replica is Ready.", "Nothing to do."),
@@ -283,15 +295,24 @@ REASONS: dict[Reason, Entry] = {
         "Set allowCPU to true to serve on the CPU.",
     ),
     Reason.WRONG_DEVICE: Entry(
-        "The server opened another device than the reserved one; it gets no traffic.",
+        "The server's log or the driver shows it on another device than the reserved one. It gets no traffic and is made "
+        "anew with growing pauses, for a while not on that device.",
         "The message names both. Report it: driver, container runtime or image map devices wrongly.",
     ),
     Reason.CPU_FALLBACK: Entry(
-        "The server put buffers that belong on the device into host memory; it gets no traffic.",
+        "The server has in host memory what belongs on the device, by its log or because the driver does not show it. It "
+        "gets no traffic and is made anew with growing pauses, for a while not on that device.",
         "Check the driver and the container runtime of the node; see `paddock logs NAME`.",
     ),
     Reason.SECOND_DEVICE: Entry(
-        "The server opened more than one device; it gets no traffic.", "See the message; report it."
+        "The server uses more than one device. It gets no traffic and is made anew with growing pauses, for a while not "
+        "on that device.",
+        "See the message; report it.",
+    ),
+    Reason.OVER_PLAN: Entry(
+        "The driver shows more memory for the server than was reserved, beyond 256 MiB and a twentieth of it. It is made "
+        "anew with growing pauses, for a while not on that device.",
+        "Report it with the model and its options: the estimate is too low. A shorter contextLength needs less.",
     ),
     Reason.NO_EVIDENCE: Entry(
         "The server's log has no lines about devices and buffers, so nothing is proven; it gets no traffic.",
@@ -334,6 +355,30 @@ REASONS: dict[Reason, Entry] = {
         "ggml's or the driver's listing crashed, hung or failed on the node.",
         "See the agent's log; check the driver (`nvidia-smi`).",
     ),
+    Reason.QUARANTINED: Entry(
+        "The device's owner has set spec.quarantine. What runs there stays and is not drained, nothing new is placed.",
+        '`kubectl patch gpu NAME --type=merge -p \'{"spec":{"quarantine":false}}\'` ends it.',
+    ),
+    Reason.REPEATED_MISMATCH: Entry(
+        "Several servers that belong on the device were found elsewhere. Nothing new is placed there for a while; then it is tried again.",
+        "See the message; check the driver and the container runtime of the node. A reboot of the node ends it, too.",
+    ),
+    Reason.DEVICE_LOST: Entry(
+        "The driver has lost the card: it does not answer on the bus. A server there that ends is made anew elsewhere.",
+        "Reset the card or reboot the node; it counts again as soon as the driver answers.",
+    ),
+    Reason.DEVICE_UNHEALTHY: Entry(
+        "The driver tells of errors of the card. Nothing new is placed there until five minutes have passed without, or until it was reset; what runs stays, and a server there that ends is made anew elsewhere.",
+        "See the message and the node's kernel log; where the driver asks for a reset, drain the node and do it.",
+    ),
+    Reason.NODE_NOT_READY: Entry(
+        "Kubernetes says that the device's node is not Ready. Reservations stay, nothing new is placed.",
+        "See `kubectl describe node`.",
+    ),
+    Reason.NODE_GONE: Entry(
+        "The device's node was deleted; the object goes with the last pod that has a reservation on it.",
+        "Nothing to do, unless the node should be there.",
+    ),
     Reason.NOT_LISTED: Entry(
         "The device was there before and is not listed any more.", "Check the hardware and the driver."
     ),
@@ -374,7 +419,9 @@ VERDICTS: dict[Verdict, Entry] = {
         "It would do, but the policy ranks another one higher.", "Name it in spec.placement.devices to have it."
     ),
     Verdict.NOT_READY: Entry(
-        "The device is not listed, its memory is unknown, or its agent is silent.", "See the GPU's Ready condition."
+        "The device is not listed, out of order or in quarantine, its memory is unknown, or its agent is silent; or this "
+        "deployment's last server there was found elsewhere.",
+        "See the detail, and the GPU's Ready condition.",
     ),
     Verdict.NODE_NOT_READY: Entry("The node is not Ready.", "See `kubectl describe node`."),
     Verdict.NODE_UNSCHEDULABLE: Entry("The node is cordoned.", "`kubectl uncordon` it when it may serve again."),

@@ -27,6 +27,8 @@ def show(screen: Screen, gpus: Sequence[Gpu], *, wide: bool = False) -> None:
     if not gpus:
         screen.line(NONE_KNOWN)
         return
+    # Most clusters have none, and the width is dear.
+    strangers = any(size_of(gpu.status.memory.foreign) for gpu in gpus)
     columns = [
         Column("NODE", least=8),
         Column("#" if screen.terminal else "INDEX", right=True),
@@ -36,21 +38,22 @@ def show(screen: Screen, gpus: Sequence[Gpu], *, wide: bool = False) -> None:
         Column("MEMORY", right=True, drop=1),
         Column("FREE", right=True),
         Column("RESERVED", right=True, drop=2),
+        *([Column("FOREIGN", right=True)] if strangers else []),
         Column("READY", quiet="yes"),
         Column("DEPLOYMENTS", least=12),
     ]
     if wide:
         columns += [Column(title) for title in ("PCI", "UUID", "BACKENDS", "DRIVER", "COMPUTE", "BANDWIDTH")]
-    rows = [_row(gpu, short=screen.terminal and not wide, wide=wide) for gpu in gpus]
+    rows = [_row(gpu, short=screen.terminal and not wide, wide=wide, strangers=strangers) for gpu in gpus]
     screen.table(columns, rows, whole=wide)
     if screen.terminal:
         screen.line()
         screen.line(summary(gpus))
 
 
-def _row(gpu: Gpu, *, short: bool, wide: bool) -> Row:
+def _row(gpu: Gpu, *, short: bool, wide: bool, strangers: bool) -> Row:
     status, memory = gpu.status, gpu.status.memory
-    reserved = size_of(memory.reserved)
+    reserved, foreign = size_of(memory.reserved), size_of(memory.foreign)
     row: list[Cell | str] = [
         status.node,
         NOT_OFFLOADED if status.index is None else str(status.index),
@@ -60,6 +63,7 @@ def _row(gpu: Gpu, *, short: bool, wide: bool) -> Row:
         size(size_of(memory.total)),
         size(size_of(memory.free)),
         size(reserved) if reserved else "",
+        *([Cell(size(foreign) if foreign else "", "yellow")] if strangers else []),
         Cell("yes", "green") if gpu.ready else Cell(f"no: {gpu.why_not}", "red"),
         Cell(", ".join(status.deployments), "cyan"),
     ]

@@ -11,12 +11,13 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from paddock.api.report import NodeReport
-from paddock.api.vocabulary import API_VERSION, Label, Reason
+from paddock.api.vocabulary import API_VERSION, Label
 from paddock.controller import credentials
 from paddock.controller.agents import Agents
 from paddock.controller.cluster import GPUS, JSON, Cluster, ClusterError, namespaced
 from paddock.controller.events import Events
-from paddock.controller.ledger import Ledger, now
+from paddock.controller.health import Health
+from paddock.controller.ledger import Ledger
 from paddock.controller.memory import hand_back_memory
 from paddock.controller.models import Models
 from paddock.controller.parts import Parts
@@ -26,7 +27,6 @@ from paddock.controller.settings import Settings
 from paddock.controller.store import World, node_of
 from paddock.controller.volumes import Volumes, used_roots
 from paddock.controller.workqueue import WorkQueue
-from paddock.core.inventory import faults_in_words, not_ready, observe, vanished
 from paddock.core.replica import Replica
 
 log = logging.getLogger("paddock.controller")
@@ -60,6 +60,7 @@ class Controller:
         self.policies = Policies(cluster, self.world.rules, self._fleet_changed)
         self.events = Events(cluster, settings.pod_name)
         self.volumes = Volumes(cluster, self.world.nodes)
+        self._health = Health(self.ledger, self.world, settings, self.look_after, self._look_at_node)
         self._tasks: list[asyncio.Task[None]] = []
         self._orphans: dict[tuple[str, str, str], float] = {}
         self._reports: dict[str, NodeReport | str] = {}
@@ -107,7 +108,7 @@ class Controller:
             self.agents.nodes_known = self.world.nodes
             self.models = Models(self.cluster, self.agents, settings)
             self.models.nodes = self.world.nodes
-            parts = Parts(self.ledger, self.models, self.volumes, self.events, self._fleet_changed)
+            parts = Parts(self.ledger, self.models, self.volumes, self.events, self._health, self._fleet_changed)
             self._reconciler = Reconciler(self.cluster, settings, self.world, parts, self.look_after, self.look_later)
         await self._list_fleet()
         await self._take_pods()
@@ -237,6 +238,7 @@ class Controller:
         if replica.key not in self.world.replicas:
             since = replica.record.since if replica.record is not None else ""
             self.queue.add((RELEASE, f"{replica.key} {since}"))
+            self._health.pod_gone(replica)
         self.queue.add((DEPLOYMENT, f"{replica.namespace}/{replica.deployment}"))
 
     def _inspector_event(self, type_: str | None, body: Mapping[str, Any]) -> None:
@@ -284,8 +286,13 @@ class Controller:
         if before is None and (report := self.agents.report(name)) is not None:
             self._reports[name] = report  # Its agent was quicker than the news of the node.
             self.queue.add((NODE, name))
+        if before is not None and before.ready != node.ready:
+            self.queue.add((NODE, name))
         if before != node:
             self._fleet_changed()
+
+    def _look_at_node(self, node: str) -> None:
+        self.queue.add((NODE, node))
 
     def look_after(self, key: str, seconds: float) -> None:
         """Have a deployment looked at after some seconds."""
@@ -317,6 +324,7 @@ class Controller:
     async def _on_report(self, node: str, report: NodeReport) -> None:
         self._cache_changed(self._reports.get(node), report)
         self._reports[node] = report
+        self._health.hear(node, report)
         self.queue.add((NODE, node))
         self.world.fleet_is_known |= bool(report.devices)
         if report.model_roots or report.cache is not None:
@@ -332,38 +340,14 @@ class Controller:
 
     async def _on_silent(self, node: str, why: str) -> None:
         self._reports[node] = why
+        self._health.hear(node, why)
         self.queue.add((NODE, node))
 
     async def _take_node(self, node: str) -> None:
         """Bring the GPU objects of a node to what its agents report."""
-        report = self._reports.get(node)
-        stored = self.ledger.stored()
-        mine = [name for name, status in stored.items() if status.node == node]
-        if node not in self.world.nodes:
-            for name in mine:
-                if not stored[name].reservations:
-                    log.info("GPU %s removed: its node is gone", name)
-                    await self.ledger.delete(name)
-                else:
-                    await self.ledger.observe(
-                        name, not_ready(stored[name], Reason.NOT_LISTED, "its node is gone", now())
-                    )
-            return
-        if isinstance(report, str):
-            for name in mine:
-                await self.ledger.observe(name, not_ready(stored[name], Reason.AGENT_SILENT, report, now()))
-            return
-        if report is None:
-            return
-        observed = observe(node, report, now())
-        for name, status in observed.items():
-            await self.ledger.observe(name, status)
-        for name in vanished(stored, observed, node):
-            words = faults_in_words(report)
-            reason = Reason.LISTING_FAILED if words else Reason.NOT_LISTED
-            message = words or "the node's agent does not list it any more"
-            await self.ledger.observe(name, not_ready(stored[name], reason, message, now()))
-        self._find_unbooked(set(observed))
+        listed = await self._health.take(node, self._reports.get(node))
+        if listed is not None:
+            self._find_unbooked(listed)
 
     def _find_unbooked(self, gpus: set[str]) -> None:
         """Have pods looked at that are on one of these GPUs and have no reservation there."""

@@ -20,6 +20,7 @@ from paddock.controller.cluster import GPUS, JSON, Cluster, ClusterError
 from paddock.controller.settings import Settings
 from paddock.controller.store import older
 from paddock.core.fleet import Device, Fleet, Node, device_of
+from paddock.core.health import withheld
 from paddock.core.inventory import merge
 from paddock.core.overhead import learn
 from paddock.core.quantity import mebibytes
@@ -53,6 +54,8 @@ class Entry:
         self.version = ""
         self.spec = GPUSpec()
         """What the owner of the fleet says; never written here."""
+        self.doubt: str | None = None
+        """Why nothing new is placed on it though it is in order."""
         self.stored: GPUStatus | None = None
         self.observed: GPUStatus | None = None
         self.adding: dict[str, Reservation] = {}
@@ -85,7 +88,7 @@ class Entry:
         base = self.observed if self.observed is not None else self.stored
         if base is None:
             return None
-        merged = merge(base, self.stored)
+        merged = withheld(merge(base, self.stored), self.spec, self.doubt, self.stored, now())
         reservations = sorted(self.reservations, key=lambda one: one.pod)
         return merged.model_copy(
             update={
@@ -116,6 +119,8 @@ class Ledger:
         self._by_pod: dict[str, str] = {}
         self.resident: set[str] = set()
         """Pods (namespace/name) whose memory the driver's figures show already."""
+        self._shown: dict[str, int] = {}
+        """Bytes that the driver shows for pods (namespace/name), as long as they have a reservation."""
 
     # -- what is stored ------------------------------------------------------------------------------------------
 
@@ -201,7 +206,7 @@ class Ledger:
         if status is None:
             return None
         current = status.model_copy(update={"reservations": entry.reservations})
-        return device_of(entry.name, current, self.resident, entry.spec)
+        return device_of(entry.name, current, self.resident, entry.spec, self._shown)
 
     def set_resident(self, pod: str, *, resident: bool) -> None:
         """Note whether the driver's figures show a pod's memory."""
@@ -214,6 +219,15 @@ class Ledger:
         entry = self._entries.get(self._by_pod.get(pod, ""))
         if entry is not None:
             entry.device = None
+            self._changed()
+
+    def set_shown(self, sizes: Mapping[str, int]) -> None:
+        """Note what the driver shows for pods: so much of their reservations is missing in free memory already."""
+        for pod, size in sizes.items():
+            entry = self._entries.get(self._by_pod.get(pod, ""))
+            if entry is not None and self._shown.get(pod, 0) != size:
+                self._shown[pod] = size
+                entry.device = None
 
     # -- writing -------------------------------------------------------------------------------------------------
 
@@ -263,6 +277,7 @@ class Ledger:
             entry.device = None
         if keep is None:
             self._by_pod.pop(pod, None)
+            self._shown.pop(pod, None)
             self.resident.discard(pod)
         if held:
             self._changed()
@@ -290,6 +305,12 @@ class Ledger:
         finally:
             entry.learned.remove(seen)
             entry.device = None
+
+    def doubt(self, name: str, why: str | None) -> None:
+        """Have nothing new placed on a device, or again; its object is written with the next look at its node."""
+        entry = self._entries.get(name)
+        if entry is not None:
+            entry.doubt, entry.device = why, None
 
     async def delete(self, name: str) -> None:
         """Remove the GPU object of a device whose node is gone."""

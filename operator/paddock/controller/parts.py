@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from paddock.controller.events import Events
+from paddock.controller.health import Health
 from paddock.controller.ledger import Ledger
 from paddock.controller.models import Models
 from paddock.controller.volumes import Volumes
@@ -17,5 +18,6 @@ class Parts:
     models: Models
     volumes: Volumes
     events: Events
+    health: Health
     changed: Callable[[], None]
     """To be called when room may have appeared for those who wait."""

@@ -1,20 +1,24 @@
-"""Read what servers say of themselves: evidence for the readiness gate, and the last words of those that exit."""
+"""Evidence for the readiness gate, from the servers' logs and from drivers, and the last words of those that exit."""
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from paddock.api.gpu import Learned
 from paddock.api.vocabulary import READINESS_GATE, Reason
 from paddock.controller.cluster import STRATEGIC, Cluster, ClusterError, namespaced
-from paddock.controller.events import Events
 from paddock.controller.ledger import now
+from paddock.controller.parts import Parts
 from paddock.controller.store import Replicas
+from paddock.controller.witnesses import subject_of
 from paddock.core.deployment import Deployment
-from paddock.core.evidence import Expected, judge, last_error, parse_log
+from paddock.core.evidence import Evidence, Expected, judge, last_error, parse_log
+from paddock.core.images import build_of
 from paddock.core.learning import learned_of
 from paddock.core.plan import Plan
-from paddock.core.replica import CONTAINER, Replica
+from paddock.core.replica import CONTAINER, Record, Replica
+from paddock.core.witness import combine
 
 log = logging.getLogger("paddock.proof")
 LOG_BYTES = 256 * 1024
@@ -23,6 +27,10 @@ LONGEST_PAUSE = 15.0
 """Seconds between two attempts to read a log that cannot be read."""
 MOST_ATTEMPTS = 4
 """How often the last words of one container are looked for."""
+PATIENCE = 5.0
+"""Seconds from the first look at a server that is up, for its driver to show what is missing."""
+GLANCE = 0.25
+"""Seconds between looks meanwhile."""
 NO_CONTAINER = "-"
 """Stands in the gate's message for a container whose log was not judged yet."""
 
@@ -44,12 +52,16 @@ class Prover:
         self,
         cluster: Cluster,
         replicas: Replicas,
-        events: Events,
+        parts: Parts,
         look_again: Callable[[str, float], None],
-        learn: Callable[[str, Learned], Awaitable[None]],
     ) -> None:
-        self._cluster, self._replicas, self._events, self._look_again = cluster, replicas, events, look_again
-        self._learn = learn
+        self._cluster, self._replicas, self._events, self._look_again = cluster, replicas, parts.events, look_again
+        self._learn = parts.ledger.learn
+        self._witnesses, self._doubts = parts.health.witnesses, parts.health.doubts
+        self._said: dict[str, tuple[float, Evidence]] = {}
+        """By container id, while its driver's word is waited for: since when, and what its log says."""
+        self._taught: dict[str, int] = {}
+        """By UID of the pod: what was handed on of its process."""
         self._crashes: dict[str, _Crash] = {}
         self._unreadable: dict[str, int] = {}
 
@@ -64,18 +76,70 @@ class Prover:
                 changed = True
             elif one.needs_evidence:
                 changed |= await self._judge(deployment, one)
+            elif one.verified and not one.deleting:
+                changed |= await self._look_at_proven(deployment, one)
         return changed
+
+    async def _look_at_proven(self, deployment: Deployment, one: Replica) -> bool:
+        """Close the gate of a server that its driver shows elsewhere meanwhile; note the driver's word if it is new.
+
+        A process that is not listed any more refutes nothing here: a container that ended is the kubelet's to tell of.
+        """
+        self._doubts.proven(one)
+        await self._teach(one)
+        sight = self._witnesses.sight(one)
+        found = sight.evidence
+        if found is None or sight.hasty or (found.verified and one.gate_reason != Reason.BUFFERS_ON_DEVICE):
+            return False
+        message = f"{one.gate_message}; {found.message}" if found.verified else found.message
+        await self._conclude(deployment, one, replace(found, message=message))
+        return True
+
+    async def _teach(self, one: Replica) -> None:
+        """Hand on what a proven server has beside its estimated buffers."""
+        size, record = self._witnesses.bytes_of(one), one.record
+        if size is None or record is None or record.gpu is None or not record.device_buffers or not one.ready:
+            return
+        if self._taught.get(one.uid) == size:
+            return
+        if len(self._taught) > 2 * len(self._replicas):
+            self._taught.clear()
+        self._taught[one.uid] = size
+        beside = max(0, size - record.device_buffers)
+        await self._learn(
+            record.gpu, Learned(backend=record.backend, build=build_of(record.image), process_bytes=beside)
+        )
 
     async def _judge(self, deployment: Deployment, one: Replica) -> bool:
         record = one.record
         if record is None:
             await self._set_gate(one, "False", Reason.NO_EVIDENCE, "the pod has no record of its placement")
             return True
+        log_says = await self._log_of(deployment, one, record)
+        if log_says is None:
+            return False
+        sight = self._witnesses.sight(one)
+        if sight.hasty and self._is_early(one, log_says):
+            self._look_again(deployment.key, GLANCE)
+            return False
+        self._said.pop(one.container_id, None)
+        await self._conclude(deployment, one, combine(log_says, sight.evidence, subject_of(one)))
+        return True
+
+    def _is_early(self, one: Replica, log_says: Evidence) -> bool:
+        """Tell whether the driver may still show what is missing; a log that refutes needs no second witness."""
+        since, _ = self._said.setdefault(one.container_id, (asyncio.get_running_loop().time(), log_says))
+        return log_says.verified and asyncio.get_running_loop().time() - since < PATIENCE
+
+    async def _log_of(self, deployment: Deployment, one: Replica, record: Record) -> Evidence | None:
+        """Judge the server's log, read once for each container; None when it cannot be read yet."""
+        if one.container_id in self._said:
+            return self._said[one.container_id][1]
         try:
             text = await self._cluster.log(one.namespace, one.name, CONTAINER, limit_bytes=LOG_BYTES)
         except ClusterError as error:
             self._cannot_read(deployment, one, error)
-            return False
+            return None
         self._unreadable.pop(one.container_id, None)
         expected = Expected(
             name_in_pod=record.name_in_pod or None,
@@ -91,11 +155,14 @@ class Prover:
         if learned is not None and record.gpu is not None:
             log.warning("%s: its buffers have %d bytes more than estimated", one.key, learned.buffers_bytes)
             await self._learn(record.gpu, learned)
+        return evidence
+
+    async def _conclude(self, deployment: Deployment, one: Replica, evidence: Evidence) -> None:
+        """Open the gate or keep it shut, and say so."""
         await self._set_gate(one, "True" if evidence.verified else "False", evidence.reason, evidence.message)
         tell = self._events.normal if evidence.verified else self._events.warning
         tell(deployment, evidence.reason, f"{one.name}: {evidence.message}")
         log.info("%s: verified=%s, %s", one.key, evidence.verified, evidence.message)
-        return True
 
     def _cannot_read(self, deployment: Deployment, one: Replica, error: ClusterError) -> None:
         """Try again with growing pauses; meanwhile the status says that evidence is awaited."""

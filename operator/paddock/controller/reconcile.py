@@ -31,7 +31,7 @@ from paddock.core.fleet import Fleet
 from paddock.core.placement import Placement, Unplaceable, place
 from paddock.core.plan import Plan, Removal, Wanted, plan
 from paddock.core.pod import PodSettings, bind, pod_name, server_pod
-from paddock.core.queue import Queued, kept_for
+from paddock.core.queue import kept_for
 from paddock.core.replica import Record, Replica
 from paddock.core.request import Request
 from paddock.core.rules import priority_problem, rules_for
@@ -77,7 +77,8 @@ class Reconciler:
         """Deployments whose pods are made before Service and status: the need, and until when these may wait."""
         self._pauses = Pauses()
         self._fetching = Fetching(cluster, settings, world, parts, look_again)
-        self._prover = Prover(cluster, world.replicas, parts.events, look_again, parts.ledger.learn)
+        self._health, self._doubts = parts.health, parts.health.doubts
+        self._prover = Prover(cluster, world.replicas, parts, look_again)
 
     async def look(self, key: str) -> None:
         """Take one look at a deployment and do the next steps."""
@@ -87,6 +88,7 @@ class Reconciler:
             self._services.forget(key)
             self._pauses.forget(key)
             self._fetching.forget(key)
+            self._doubts.forget(key)
             self._put_off.pop(key, None)
             return
         if key in self._put_off and self._put_off[key][1] > asyncio.get_running_loop().time() and self._look_later(key):
@@ -156,7 +158,7 @@ class Reconciler:
 
     def _plan(self, deployment: Deployment) -> Plan:
         replicas = self._world.replicas.of(deployment.key)
-        return plan(
+        steps = plan(
             deployment,
             replicas,
             revision(deployment),
@@ -164,6 +166,7 @@ class Reconciler:
             lambda one: self._satisfies(deployment, one),
             self._is_lost,
         )
+        return self._doubts.replace(steps)
 
     def _is_lost(self, replica: Replica) -> bool:
         """Tell whether a pod is on a node that does not answer."""
@@ -287,7 +290,7 @@ class Reconciler:
         key = self._pod_key(deployment, wanted)
         request = request_for(deployment, accepted, wanted, self._world, self._settings)
         for _ in range(8):
-            fleet, decision = self._ask(key, request, self._world.waiting.ahead_of(deployment))
+            fleet, decision = self._ask(deployment, key, request)
             if isinstance(decision, Unplaceable):
                 refusal = with_hint(decision, accepted, deployment.name)
                 finding = await self._make_room(deployment, wanted, request, fleet, refusal, steps)
@@ -314,10 +317,10 @@ class Reconciler:
                 self._world.making.discard(key)
         return Finding("False", Reason.WAITING_FOR_DEVICE, "the fleet keeps changing; trying again")
 
-    def _ask(self, pod: str, request: Request, ahead: list[Queued]) -> tuple[Fleet, Placement | Unplaceable]:
+    def _ask(self, deployment: Deployment, pod: str, request: Request) -> tuple[Fleet, Placement | Unplaceable]:
         """Ask for a device beside what those ahead in the queue will take; gives the fleet that was asked, too."""
-        real = self._ledger.fleet(self._world.nodes)
-        kept, names_ = kept_for(ahead, real)
+        real = self._doubts.fleet(deployment.key, self._ledger.fleet(self._world.nodes))
+        kept, names_ = kept_for(self._world.waiting.ahead_of(deployment), real)
         fleet = kept.without((pod,))
         decision = place(request, fleet)
         if names_ and isinstance(decision, Unplaceable) and isinstance(place(request, real.without((pod,))), Placement):
@@ -442,6 +445,9 @@ class Reconciler:
         for removal in removals:
             one = removal.replica
             log.info("%s: removed, since %s", one.key, removal.why)
+            if one.unverified:
+                self._pauses.failed(one.key)
+                self._doubts.note(one)
             if one.failed:
                 lasting = one.waiting if one.fetch_failed else None
                 self._pauses.failed(one.key, Finding("False", lasting, removal.why) if lasting is not None else None)
@@ -469,7 +475,8 @@ class Reconciler:
         steps = await self._prover.with_crashes(self._plan(latest))
         steps = await self._fetching.with_progress(latest, steps)
         model = self._fetching.status(latest, steps)
-        outcome = Outcome(finding, steps, unplaced, need_, model, choice_of(latest, steps.current))
+        seen = self._health.seen(latest.key)
+        outcome = Outcome(finding, steps, unplaced, need_, model, choice_of(latest, steps.current), *seen)
         status = status_of(latest, outcome, now()).to_dict()
         if status == latest.status:
             return

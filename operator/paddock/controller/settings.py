@@ -38,6 +38,9 @@ class Settings(BaseModel):
     """Image of pods that read headers and fetch files."""
     agent_ttl: Annotated[float, Field(gt=0)] = 60
     """Seconds after which the devices of a silent agent are not ready."""
+    quarantine_seconds: Annotated[float, Field(gt=0)] = 300
+    """Seconds for which a deployment gets nothing on a device on which its server was not found, doubled each time; and
+    a device nothing at all of which three servers were not found there."""
     model_roots: tuple[ModelRoot, ...] = ()
     """Folders on the nodes for file:// sources."""
     cache_folder: str = ""

@@ -68,6 +68,8 @@ class Claim:
     """Whether the driver's free memory already shows it: the pod is Ready."""
     host_bytes: int = 0
     """Of host memory, on the device's node."""
+    shown: int = 0
+    """Bytes of it that free memory shows already while it loads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,8 @@ class Device:
     """Bytes that models may have on it at most; UNLIMITED: no figure of its memory is held against a model."""
     reserve: int | None = None
     """Bytes kept free on it; None for the fleet's."""
+    foreign: int = 0
+    """Bytes that processes have which are none of our servers in their place."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Labels that its owner gave it, in GPU.spec."""
     more: int = 0
@@ -120,7 +124,9 @@ class Device:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reserved", sum(claim.bytes for claim in self.claims))
-        object.__setattr__(self, "pending", sum(claim.bytes for claim in self.claims if not claim.resident))
+        object.__setattr__(
+            self, "pending", sum(max(0, claim.bytes - claim.shown) for claim in self.claims if not claim.resident)
+        )
 
     @property
     def pinnable(self) -> bool:
@@ -144,6 +150,9 @@ class Device:
         The first term guards against our own claims that are still on their way, the second against strangers.
         """
         ledger = self.capacity(reserve) - self.reserved
+        if self.foreign and self.budget != UNLIMITED:
+            most = (self.total or 0) - (reserve if self.reserve is None else self.reserve) - self.foreign
+            ledger = min(ledger, most - self.reserved)
         if self.free is None or self.budget == UNLIMITED:
             return max(0, ledger)
         return max(0, min(ledger, self.free - self.pending - (reserve if self.reserve is None else self.reserve)))
@@ -235,8 +244,12 @@ def device_of(
     status: GPUStatus,
     resident: frozenset[str] | set[str] = frozenset(),
     spec: GPUSpec | None = None,
+    shown: Mapping[str, int] | None = None,
 ) -> Device:
-    """Turn a GPU object into a device; `resident` holds the pods (namespace/name) that are Ready."""
+    """Turn a GPU object into a device; `resident` holds the pods (namespace/name) that are Ready.
+
+    `shown` has the bytes that the driver shows for pods.
+    """
     spec = spec or GPUSpec()
     ready = next((one for one in status.conditions if one.type == ConditionType.READY), None)
     memory = status.memory
@@ -260,11 +273,19 @@ def device_of(
         why_not=ready.message if ready is not None else "no report yet",
         ambiguous=bool(status.ambiguous),
         claims=tuple(
-            Claim(one.pod, one.deployment, one.bytes, one.pod in resident, one.host_bytes or 0)
+            Claim(
+                one.pod,
+                one.deployment,
+                one.bytes,
+                one.pod in resident,
+                one.host_bytes or 0,
+                (shown or {}).get(one.pod, 0),
+            )
             for one in status.reservations
         ),
         budget=None if spec.budget == AUTO else limit_of(str(spec.budget), None),
         reserve=int(parse_quantity(spec.reserve)) if spec.reserve is not None else None,
+        foreign=int(parse_quantity(memory.foreign)) if memory.foreign else 0,
         labels=spec.labels,
         more=more_than_planned(status.backends[0] if status.backends else "", status.learned),
     )

@@ -1,10 +1,10 @@
 """Turn an agent's report into what the GPU objects of its node should say."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from paddock.api.gpu import Alias, DeviceType, GPUStatus, Memory
 from paddock.api.modeldeployment import Condition
-from paddock.api.report import GgmlType, ListedDevice, NodeReport
+from paddock.api.report import DeviceUse, GgmlType, ListedDevice, NodeReport
 from paddock.api.vocabulary import ConditionType, Reason
 from paddock.core.quantity import mebibytes, round_down
 
@@ -114,6 +114,14 @@ def vanished(stored: Mapping[str, GPUStatus], observed: Mapping[str, GPUStatus],
     return [name for name, status in stored.items() if status.node == node and name not in observed]
 
 
+def _uses(reports: Sequence[NodeReport]) -> list[DeviceUse] | None:
+    """Join who uses what; the first agent that sees a card is heard."""
+    seen = [one for report in reports for one in report.uses or ()]
+    if all(report.uses is None for report in reports):
+        return None
+    return list({one.pci_id: one for one in reversed(seen)}.values())
+
+
 def combine(reports: Mapping[str, NodeReport]) -> NodeReport:
     """Join the reports of several agents on one node, by the name of the agent pod.
 
@@ -140,5 +148,7 @@ def combine(reports: Mapping[str, NodeReport]) -> NodeReport:
             "devices": devices,
             "faults": [fault for one in ordered for fault in one.faults],
             "model_roots": sorted({root for one in ordered for root in one.model_roots}),
+            "uses": _uses(ordered),
+            "troubles": list({one.pci_id: one for report in reversed(ordered) for one in report.troubles}.values()),
         }
     )

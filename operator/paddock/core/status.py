@@ -1,7 +1,7 @@
 """Turn what was observed and decided into the status of a ModelDeployment. Claims nothing that was not seen."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -12,6 +12,7 @@ from paddock.api.modeldeployment import (
     ModelDeploymentStatus,
     Need,
     PlacedDevice,
+    Proof,
     ReplicaPlacement,
 )
 from paddock.api.queue import Queue, Shortage
@@ -54,6 +55,10 @@ class Outcome:
     model: ModelStatus | None = None
     """What is known of the model's files."""
     context: ContextChoice | None = None
+    doubt: Finding | None = None
+    """What was found of the last server that was removed for being elsewhere, until another one is proven."""
+    observed: Mapping[str, int] = field(default_factory=dict)
+    """Bytes that drivers show for servers on their devices, by namespace/name of the pod."""
 
 
 def status_of(deployment: Deployment, outcome: Outcome, now: str) -> ModelDeploymentStatus:
@@ -72,7 +77,7 @@ def status_of(deployment: Deployment, outcome: Outcome, now: str) -> ModelDeploy
         context=outcome.context,
         shortage=outcome.unplaced.shortage if outcome.unplaced is not None else None,
         queue=_queue(outcome.unplaced),
-        placements=[placed for one in replicas if (placed := _placement(one))],
+        placements=[placed for one in replicas if (placed := _placement(one, _proof(one, outcome, deployment)))],
         conditions=[
             _condition(type_, finding, before.get(type_), deployment.generation, now)
             for type_, finding in findings.items()
@@ -122,7 +127,21 @@ def _stored_need(deployment: Deployment) -> Need | None:
         return None
 
 
-def _placement(replica: Replica) -> ReplicaPlacement | None:
+def _proof(replica: Replica, outcome: Outcome, deployment: Deployment) -> Proof | None:
+    """Say what proves a replica; what its driver shows stays as told before while nobody asks the driver."""
+    if not replica.verified:
+        return None
+    size = outcome.observed.get(replica.key)
+    if size is None:
+        stored = (one for one in deployment.status.get("placements") or () if one.get("podName") == replica.name)
+        size = ((next(stored, None) or {}).get("proof") or {}).get("observedBytes")
+    driver = replica.gate_reason == Reason.PROCESS_ON_DEVICE
+    return Proof(
+        evidence="Driver" if driver else "Buffers", observed_bytes=size if driver and isinstance(size, int) else None
+    )
+
+
+def _placement(replica: Replica, proof: Proof | None) -> ReplicaPlacement | None:
     record = replica.record
     if record is None:
         return None
@@ -147,6 +166,7 @@ def _placement(replica: Replica) -> ReplicaPlacement | None:
         context_length=record.context or None,
         reason=record.reason,
         since=record.since,
+        proof=proof,
     )
 
 
@@ -157,7 +177,7 @@ def _findings(deployment: Deployment, outcome: Outcome, replicas: Sequence[Repli
     return {
         ConditionType.ACCEPTED: outcome.accepted,
         ConditionType.PLACED: off if suspended else _placed(deployment, outcome, replicas),
-        ConditionType.VERIFIED: _verified(replicas),
+        ConditionType.VERIFIED: _verified(replicas, None if suspended else outcome.doubt),
         ConditionType.AVAILABLE: available,
         ConditionType.PROGRESSING: _progressing(outcome, replicas, available),
     }
@@ -198,17 +218,30 @@ def _doubt(replica: Replica) -> Reason:
     return Reason(replica.gate_reason) if replica.gate_reason in set(Reason) else Reason.NO_EVIDENCE
 
 
-def _verified(replicas: Sequence[Replica]) -> Finding:
+def _verified(replicas: Sequence[Replica], doubt: Finding | None = None) -> Finding:
     bad = [one for one in replicas if one.unverified]
     if bad:
         return Finding("False", _doubt(bad[0]), _join([f"{one.name}: {one.gate_message}" for one in bad]))
+    if doubt is not None and not any(one.verified for one in replicas):
+        return doubt
     if not replicas:
         return Finding("Unknown", Reason.AWAITING_EVIDENCE, "nothing runs")
     up = [one for one in replicas if one.verified]
     if len(up) == len(replicas):
         text = up[0].gate_message if len(up) == 1 else _join([f"{one.name}: {one.gate_message}" for one in up])
-        return Finding("True", Reason.BUFFERS_ON_DEVICE, text)
+        by_driver = all(one.gate_reason == Reason.PROCESS_ON_DEVICE for one in up)
+        return Finding("True", Reason.PROCESS_ON_DEVICE if by_driver else Reason.BUFFERS_ON_DEVICE, text)
     return Finding("Unknown", Reason.AWAITING_EVIDENCE, f"{len(up)} of {len(replicas)} replicas verified")
+
+
+def _told_of_servers(outcome: Outcome, replicas: Sequence[Replica]) -> tuple[Reason, str] | None:
+    """Give what keeps a server from serving, or did so with the last one."""
+    for one in replicas:
+        if one.unverified:
+            return _doubt(one), f"{one.name}: {one.gate_message}"
+        if one.waiting is not None:
+            return one.waiting, f"{one.name}: {one.waiting_message}"
+    return (outcome.doubt.reason, outcome.doubt.message) if outcome.doubt is not None else None
 
 
 def _available(deployment: Deployment, outcome: Outcome, replicas: Sequence[Replica]) -> Finding:
@@ -219,11 +252,8 @@ def _available(deployment: Deployment, outcome: Outcome, replicas: Sequence[Repl
     count = f"{ready} of {wanted} replicas ready"
     if ready >= wanted:
         return Finding("True", Reason.SERVING, count if wanted else "no replica is wanted")
-    for one in replicas:
-        if one.unverified:
-            return Finding("False", _doubt(one), f"{count}; {one.name}: {one.gate_message}")
-        if one.waiting is not None:
-            return Finding("False", one.waiting, f"{count}; {one.name}: {one.waiting_message}".removesuffix(": "))
+    if (told := _told_of_servers(outcome, replicas)) is not None:
+        return Finding("False", told[0], f"{count}; {told[1]}".removesuffix(": "))
     if outcome.accepted.status != "True":
         return Finding("False", outcome.accepted.reason, f"{count}; {outcome.accepted.message}")
     if outcome.unplaced is not None:
