@@ -2,7 +2,7 @@
 
 The server is a process of its own and sends from the page cache, so that the clients are what is measured. curl writes
 and checks nothing; huggingface-hub checks the size; the fetcher also hashes, checks the structure and brings all to the
-disk. huggingface-hub is in the dependency group `bench`; without it curl alone stands beside.
+disk, as curl with openssl and sync does after it. huggingface-hub is in the dependency group `bench`; without it curl alone stands beside.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FETCH = """
 import re, sys
 from paddock.fetch.main import main
 code = main(sys.argv[1:])
-print("PEAK", re.search(r"VmHWM:\\\\s+([0-9]+) kB", open("/proc/self/status").read())[1])
+print("PEAK", re.search(r"VmHWM:\\s+([0-9]+) kB", open("/proc/self/status").read())[1])
 sys.exit(code)
 """
 HUB = """
@@ -55,10 +55,10 @@ def serve(path: Path) -> None:
     """Serve a file as a hub, say where, and end with the standard input."""
     with site() as one:
         add_repository(one, REPOSITORY, {FILE: path})
-        listing = one.documents[f"/api/models/{REPOSITORY}/revision/main"]
-        one.redirects[f"/{REPOSITORY}/resolve/main/{FILE}"] = one.redirects[f"/{REPOSITORY}/resolve/{COMMIT}/{FILE}"]
-        one.headers[f"/{REPOSITORY}/resolve/main/{FILE}"] = one.headers[f"/{REPOSITORY}/resolve/{COMMIT}/{FILE}"]
-        one.documents[f"/api/models/{REPOSITORY}"] = listing
+        pinned, main = f"/{REPOSITORY}/resolve/{COMMIT}/{FILE}", f"/{REPOSITORY}/resolve/main/{FILE}"
+        store = one.redirects[pinned].replace("127.0.0.1", "localhost")  # a hub's files lie on another host
+        one.redirects[pinned] = one.redirects[main] = store
+        one.headers[main] = one.headers[pinned]
         print(one.address, flush=True)  # noqa: T201 - the parent reads it
         sys.stdin.read()
 
@@ -84,6 +84,9 @@ def clients(address: str, folder: Path) -> dict[str, tuple[list[str], dict[str, 
         ),
         "fetch_curl": (["curl", "-sfL", "-o", str(folder / "curl.gguf"), url], {}),
     }
+    curl, file = f"curl -sfL -o {folder}/curl.gguf {url}", f"{folder}/curl.gguf"
+    checked = f"{curl} && openssl dgst -sha256 {file} && sync {file}"
+    found["fetch_checked"] = (["sh", "-c", checked], {})
     if importlib.util.find_spec("huggingface_hub") is not None:
         environment = {"HF_ENDPOINT": address, "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
         found["fetch_hub"] = ([sys.executable, "-c", HUB, REPOSITORY, FILE, str(folder)], environment)
@@ -132,6 +135,7 @@ def measure_fetching(figures: Figures, megabytes: int = DEFAULT_SIZE, say: Calla
         figures.put(f"{client}_cpu", statistics.median(busy[client]))
         say(f"{client}: {' '.join(f'{value:.0f}' for value in speeds[client])} MB/s")
     figures.put("fetch_ratio", medians["fetch"] / max(value for name, value in medians.items() if name != "fetch"))
+    figures.put("fetch_checked_ratio", medians["fetch"] / medians["fetch_checked"])
     figures.put("fetch_memory", max(peaks))
 
 
