@@ -1,8 +1,9 @@
 """Measures the fetcher beside curl and huggingface-hub on one local server: `python -m bench.fetching [MEGABYTES]`.
 
-The server is a process of its own and sends from the page cache, so that the clients are what is measured. curl writes
-and checks nothing; huggingface-hub checks the size; the fetcher also hashes, checks the structure and brings all to the
-disk, as curl with openssl and sync does after it. huggingface-hub is in the dependency group `bench`; without it curl alone stands beside.
+The server is a process of its own and sends from the page cache, so that the clients are what is measured. curl
+writes and checks nothing; huggingface-hub checks the size; the fetcher also hashes, checks the structure and brings
+all to the disk, as the third baseline does: curl, then openssl and sync. huggingface-hub is in the group `bench`;
+without it curl stands beside alone.
 """
 
 from __future__ import annotations
