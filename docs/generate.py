@@ -21,6 +21,8 @@ from paddock.api.vocabulary import API_VERSION, CONDITION_MEANING, REASONS, VERD
 from paddock.controller.settings import Settings as OperatorSettings
 from paddock.core.args import ALLOWED, OWN_FIELD
 from paddock.core.images import BUILD
+from paddock.fetch.settings import PREFIX as FETCH_PREFIX
+from paddock.fetch.settings import Settings as FetchSettings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -240,12 +242,12 @@ def values_page(text: str, schema: Schema) -> str:
 
 
 def settings_page() -> str:
-    """Give the page of the environment variables that operator and agent read."""
+    """Give the page of the environment variables that the programs read."""
 
-    def rows(settings: type[BaseModel]) -> list[tuple[str, ...]]:
+    def rows(settings: type[BaseModel], prefix: str = "PADDOCK_") -> list[tuple[str, ...]]:
         fields = settings.model_fields.items()
         return [
-            (f"`PADDOCK_{name.upper()}`", setting_default(field.default), " ".join((field.description or "").split()))
+            (f"`{prefix}{name.upper()}`", setting_default(field.default), " ".join((field.description or "").split()))
             for name, field in fields
         ]
 
@@ -256,6 +258,7 @@ def settings_page() -> str:
             "Environment variables. Set those that the chart has no value for by `operator.env` and `agents[].env`.\n",
             "## Operator\n\n" + table(head, rows(OperatorSettings)),
             "## Agent\n\n" + table(head, rows(AgentSettings)),
+            "## Fetcher\n\n" + table(head, rows(FetchSettings, FETCH_PREFIX)),
         ]
     )
 

@@ -25,9 +25,9 @@ RUN python3 -m venv /opt/paddock \
     && /opt/paddock/bin/pip install --no-cache-dir --no-index --no-deps /wheels/*.whl \
     && /opt/paddock/bin/pip uninstall -q -y pip setuptools \
     && echo /opt/paddock/app > "$(echo /opt/paddock/lib/python3*/site-packages)/paddock.pth" \
-    && printf '%s\n' '#!/opt/paddock/bin/python' 'import sys' 'from paddock.agent.main import main' 'sys.exit(main())' \
-       > /opt/paddock/bin/paddock-agent \
-    && chmod 755 /opt/paddock/bin/paddock-agent
+    && for program in agent fetch; do \
+       printf '%s\n' '#!/opt/paddock/bin/python' 'import sys' "from paddock.$program.main import main" 'sys.exit(main())' \
+       > /opt/paddock/bin/paddock-$program && chmod 755 /opt/paddock/bin/paddock-$program || exit 1; done
 
 FROM dependencies AS package
 COPY operator/paddock /opt/paddock/app/paddock

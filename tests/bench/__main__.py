@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.agent import measure_agent
+from bench.fetching import measure_fetching
 from bench.figures import Figures
 from bench.header import measure_header
 from bench.load import DEPLOYMENTS, NAMESPACE, PODS, Load
@@ -199,6 +200,7 @@ def main() -> int:
     figures = Figures()
     measure_placement(figures)
     measure_header(figures)
+    measure_fetching(figures)
     with tempfile.TemporaryDirectory() as folder, plane(Path(folder), audit=False) as site:
         Bench(site, figures).run()
         measure_agent(site, figures)

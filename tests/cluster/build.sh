@@ -74,14 +74,14 @@ build_helm() {
 # A registry and an S3 server for the tests of the fetcher, which build them when they first need them.
 build_registry() {
   local name=registry-$REGISTRY_VERSION
-  begin "$name" "(about 1 minute)" || return 0
+  begin "$name" "(about 2 minutes)" || return 0
   go_build registry github.com/distribution/distribution/v3/cmd/registry registry
   publish "$name"
 }
 
 build_s3() {
   local name=versitygw-$VERSITYGW_VERSION
-  begin "$name" "(about 1 minute)" || return 0
+  begin "$name" "(about 2 minutes)" || return 0
   go_build s3 github.com/versity/versitygw/cmd/versitygw versitygw
   publish "$name"
 }

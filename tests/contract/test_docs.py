@@ -22,6 +22,8 @@ from paddock.cli.main import app
 from paddock.controller.settings import Settings as OperatorSettings
 from paddock.core import args, images
 from paddock.core.source import ClaimSource, FileSource, ModelRoot, parse_source
+from paddock.fetch.settings import PREFIX as FETCH_PREFIX
+from paddock.fetch.settings import Settings as FetchSettings
 from support.apiserver import ApiServer, api_server, missing_programs
 
 if TYPE_CHECKING:
@@ -168,6 +170,7 @@ def test_every_variable_that_is_named_is_a_setting() -> None:
     # Of the command line, the local cluster and the pretend GPUs; see the pages that name them.
     others = {"PADDOCK_DEBUG", "PADDOCK_CACHE", "PADDOCK_STATE", "PADDOCK_PRETEND_GPUS", "PADDOCK_PRETEND_LIES"}
     others |= {"PADDOCK_LLAMA_CPP", "PADDOCK_PRETEND_ACCOUNTS", "PADDOCK_GPU_MODEL"}
+    others |= {FETCH_PREFIX + name.upper() for name in FetchSettings.model_fields}
     known = {f"PADDOCK_{name.upper()}" for name in fields} | others
     unknown = {
         f"{name_of(page)}: {name}"

@@ -218,7 +218,9 @@ def add_repository(served: Site, repository: str, files: dict[str, Path], revisi
     for path, file in files.items():
         large = {"sha256": sha256(file), "size": file.stat().st_size, "pointerSize": 134}
         siblings.append({"rfilename": path, "size": large["size"], "blobId": "b" * 40, "lfs": large})
-        served.redirects[f"/{repository}/resolve/{COMMIT}/{path}"] = f"/cdn/{repository}/{path}?Signature=s3cret"
+        served.redirects[f"/{repository}/resolve/{COMMIT}/{path}"] = (
+            f"{served.address}/cdn/{repository}/{path}?Signature=s3cret"
+        )
         served.files[f"/cdn/{repository}/{path}"] = file
         served.headers[f"/{repository}/resolve/{COMMIT}/{path}"] = {
             "X-Repo-Commit": COMMIT,

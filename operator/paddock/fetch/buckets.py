@@ -1,6 +1,7 @@
 """s3://, gs:// and az:// by obstore, which signs requests and speaks each store's dialect."""
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -24,6 +25,15 @@ if TYPE_CHECKING:
 
 _CHUNK: Final = 256 * 1024
 """Bytes that are taken from the library at once: it holds a few of them for each range."""
+_CREDENTIAL_FAULTS: Final = (
+    "access key id",
+    "invalidaccesskeyid",
+    "signaturedoesnotmatch",
+    "invalidtoken",
+    "expiredtoken",
+)
+_STATUS: Final = re.compile(r"status code: ([34][0-9]{2})")
+_LATER: Final = ("408", "425", "429")
 _IDENTITY: Final = "AWS_WEB_IDENTITY_TOKEN_FILE"
 """Set in pods whose service account has a role at AWS."""
 
@@ -63,7 +73,10 @@ class BucketTransport:
     def look(self, key: str) -> RemoteFile:
         """Ask for size and version of an object. Raises FetchError."""
         try:
-            found = obstore.head(self._store, key)
+            try:
+                found = obstore.head(self._store, key)
+            except (failing.NotFoundError, FileNotFoundError):
+                found = obstore.get(self._store, key, options={"range": (0, 1)}).meta  # its refusal has a reason
         except Exception as error:  # noqa: BLE001 - the library's errors have no common base
             raise _meaning(f"{self._where}/{key}", error) from None
         name, etag = safe_name(key), found["e_tag"]
@@ -167,17 +180,21 @@ def _retry() -> "RetryConfig":
 
 def _meaning(where: str, error: Exception) -> FetchError:
     """Say what an error of the library means; its own text may hold addresses with signatures."""
-    if isinstance(error, failing.NotFoundError | FileNotFoundError):
-        return FetchError("NotFound", f"{where}: there is no such object, or no such bucket")
-    if isinstance(error, failing.PermissionDeniedError | failing.UnauthenticatedError):
+    text = str(error).lower()
+    refused = isinstance(error, failing.PermissionDeniedError | failing.UnauthenticatedError)
+    if refused or any(word in text for word in _CREDENTIAL_FAULTS):
         return FetchError("Unauthorized", f"{where}: access is refused: a credential is missing, wrong or not enough")
+    if isinstance(error, failing.NotFoundError | FileNotFoundError):
+        what = "bucket" if "nosuchbucket" in text else "object, or no such bucket"
+        return FetchError("NotFound", f"{where}: there is no such {what}")
     if isinstance(error, failing.PreconditionError):
         return FetchError("Corrupt", f"{where} has changed at its source while it was fetched", changed=True)
-    text = str(error).lower()
     if "certificate" in text:
         return FetchError("Untrusted", f"{where}: the certificate of the store is not trusted")
-    if "url scheme is not allowed" in text or "scheme is not allowed" in text:
+    if "badscheme" in text:
         return FetchError("Untrusted", f"{where}: the endpoint is http://, which the settings do not allow")
-    if "invalidaccesskeyid" in text or "signaturedoesnotmatch" in text or "credential" in text:
-        return FetchError("Unauthorized", f"{where}: access is refused: a credential is missing, wrong or not enough")
+    status = _STATUS.search(text)
+    if status is not None and status[1] not in _LATER:
+        hint = "; is it in the region of the Secret?" if status[1].startswith("3") else ""
+        return FetchError("Unreachable", f"{where}: the store refuses the request (status {status[1]}){hint}")
     return FetchError("Unreachable", f"{where} cannot be reached, or does not answer", transient=True)

@@ -18,8 +18,8 @@ from paddock.fetch.settings import Settings
 SPAN: Final = 8
 """Blocks that one request asks for at most."""
 
-_PIECE: Final = 512 * 1024
-"""Bytes that a thread holds."""
+_PIECE: Final = 128 * 1024
+"""Bytes that a thread holds: few enough to be still in the processor's cache when they are written."""
 _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 30.0
 _MOST_REFUSALS: Final = 50
