@@ -201,10 +201,7 @@ class Reconciler:
         source = parse_any(spec.model.source, self._settings.model_roots)
         if isinstance(source, str):
             return Finding("False", Reason.SOURCE_REFUSED, source)
-        if isinstance(source, RemoteSource) and spec.model.cache is None and not self._settings.cache_folder:
-            message = "the nodes have no cache (modelCache in the chart's values), and spec.model.cache names no claim"
-            return Finding("False", Reason.NO_CACHE, message)
-        return source
+        return self._fetching.refusal(spec, source) or source
 
     async def _accept(self, deployment: Deployment, steps: Plan) -> Accepted | Finding:
         source = self._refusal(deployment)
