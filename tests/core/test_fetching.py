@@ -111,6 +111,12 @@ def test_the_server_reads_from_the_cache_what_was_fetched_before() -> None:
     assert pod["spec"]["securityContext"]["fsGroup"] == 65532, "a fresh folder of the node belongs to root"
 
 
+def test_a_source_with_a_signature_is_asked_for_as_the_user_wrote_it() -> None:
+    signed = "https://host/x.gguf?Signature=1"
+    fetch = serving(deployment(model={"source": signed}))["spec"]["initContainers"][0]
+    assert signed in fetch["command"]
+
+
 def test_a_claim_of_the_user_has_no_limit_but_its_own() -> None:
     pod = serving(deployment(model={"source": ORIGIN.source, "cache": {"claim": "mine"}}))
     command = pod["spec"]["initContainers"][0]["command"]

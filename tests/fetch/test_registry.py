@@ -156,9 +156,12 @@ def test_a_model_of_an_ollama_registry(node: Node, model: Path, tmp_path: Path) 
     kinds = ["application/vnd.ollama.image.model", "application/vnd.ollama.image.license"]
     add_artifact(node.site, "library/gemma3", "270m", [{"mediaType": kind} for kind in kinds], [model, licence])
     done = node.get("ollama://gemma3:270m")
-    assert done.files[0].name == "gemma3-270m.gguf"
+    assert done.files[0].name == "gemma3.gguf"
     assert done.files[0].digest == "sha256:" + sha256(model)
-    assert node.cache.models()[0].pinned.startswith("ollama://library/gemma3@sha256:")
+    pinned = node.cache.models()[0].pinned
+    assert pinned.startswith("ollama://library/gemma3@sha256:")
+    node.cache.clear()
+    assert node.get(pinned, key=done.key).fetched == done.bytes
     with pytest.raises(FetchError) as caught:
         node.get("ollama://gemma3:1b")
     assert caught.value.failure == "NotFound"

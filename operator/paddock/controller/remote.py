@@ -21,7 +21,7 @@ from paddock.controller.found import Found
 from paddock.controller.settings import Settings
 from paddock.core.deployment import Deployment
 from paddock.core.failures import REASONS
-from paddock.core.fetching import CACHE_MOUNT, INSPECT, header_name, header_pod, sound, told
+from paddock.core.fetching import CACHE_MOUNT, INSPECT, address, header_name, header_pod, sound, told
 
 log = logging.getLogger("paddock.remote")
 KEPT_GOOD = 120.0
@@ -65,7 +65,7 @@ class Remote:
             summary = self._summaries.get(origin.key) or await self._cached(origin)
             if summary is not None:
                 return self._found(place, summary, origin)
-        text = origin.pinned if origin is not None else spec.model.source
+        text = address(spec.model.source, origin) if origin is not None else spec.model.source
         found = await self._read(deployment, text, place)
         if found.summary is not None:
             self._doubted.discard(deployment.key)

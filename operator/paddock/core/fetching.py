@@ -155,8 +155,24 @@ def cached_file(claim: str, origin: Origin) -> Mounted:
     return Mounted(claim, CACHE_MOUNT, f"{CACHE_MOUNT}/{origin.path}", origin.bytes)
 
 
+def address(source: str, origin: Origin) -> str:
+    """Give the source by which this very content is asked for.
+
+    A query may hold a signature: origins leave it out, so only the user's own word leads to the file.
+    """
+    return source if "?" in source else origin.pinned
+
+
 def _fetch(spec: ModelDeploymentSpec, origin: Origin, fetcher: Fetcher) -> dict[str, Any]:
-    command = ["get", origin.pinned, "--cache", CACHE_MOUNT, "--key", origin.key, *_credentials(spec)]
+    command = [
+        "get",
+        address(spec.model.source, origin),
+        "--cache",
+        CACHE_MOUNT,
+        "--key",
+        origin.key,
+        *_credentials(spec),
+    ]
     if spec.model.sha256 is not None:
         command += ["--sha256", spec.model.sha256]
     # A claim of the user's is as large as it is.

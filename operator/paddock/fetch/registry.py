@@ -99,7 +99,7 @@ def open_ollama(source: OllamaSource, credentials: Credentials, web: Web) -> Rem
     models = [layer for layer in _layers(manifest) if layer.get("mediaType") == _OLLAMA_MODEL]
     if len(models) != 1:
         raise FetchError("NotFound", f"{source} has {len(models)} files of weights; one can be served")
-    name = source.name.rpartition("/")[2] + (f"-{source.tag}" if source.tag else "") + ".gguf"
+    name = source.name.rpartition("/")[2] + ".gguf"  # the same for tag and digest
     pinned = OllamaSource(source.name, source.host, None, digest)
     return Remote(str(source), str(pinned), [_file(name, models[0], base)], WebTransport(web, authorizer))
 
