@@ -27,7 +27,7 @@ lock: ## Renew the lock files (needs uv)
 	@$(LOCK) pyproject.toml --extra operator -o requirements/operator.lock
 	$(LOCK) pyproject.toml --extra agent -o requirements/agent.lock
 	$(LOCK) requirements/agent-lean.in -o requirements/agent-lean.lock
-	$(LOCK) pyproject.toml --extra operator --extra cli --group dev -o requirements/dev.lock
+	$(LOCK) pyproject.toml --extra operator --extra cli --extra picture --group dev -o requirements/dev.lock
 
 build: setup ## Build what the local cluster needs: control plane, containerd, helm, llama.cpp (cached outside the work tree)
 	@tests/cluster/prerequisites.sh

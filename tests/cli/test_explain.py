@@ -176,6 +176,15 @@ def test_the_place_in_the_queue_is_told(shell: Shell, api: FakeApi) -> None:
     assert explain(shell, "large")["recorded"]["queue"] == {"position": 3}  # type: ignore[index]
 
 
+def test_who_made_room_for_whom_is_told_with_its_cost(shell: Shell, api: FakeApi) -> None:
+    last = {"kind": "Evicted", "by": "default/high", "gpu": "gpu-1", "podName": "large-0", "at": "2026-01-01T00:00:00Z"}
+    last["message"] = "evicts it (before: 1 waiting; after: 2 waiting)"
+    api.deployments[1]["status"]["lastDisruption"] = last
+    text = " ".join(shell.run("explain", "large")[1].split())
+    assert "from gpu-1 for default/high: evicts it (before: 1 waiting; after: 2 waiting)" in text
+    assert explain(shell, "large")["recorded"]["lastDisruption"] == last  # type: ignore[index]
+
+
 def test_policies_of_the_namespace_are_part_of_the_answer(shell: Shell, api: FakeApi) -> None:
     only_small = {"namespaces": ["default"], "gpus": {"maxMemory": "8Gi"}}
     api.policies = [

@@ -1,14 +1,18 @@
 """`paddock plan`, `fleet` and `simulate`: on the cluster's fleet and on saved ones; nothing is written."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
 import yaml
+from PIL import Image
 
 from cli.fake import GROUP, GTX, PRO, FakeApi, Shell
+from paddock.cli.fleetfile import workload_of
+from paddock.cli.picture import WIDTH
 from paddock.cli.problem import ApiError
 
 CARDS = """
@@ -139,6 +143,57 @@ outages:
     trace, fleet = write(tmp_path, "trace.yaml", text), write(tmp_path, "fleet.yaml", CARDS)
     one = simulated(shell, "--fleet", fleet, "--workload", trace, "--policy", "Auto")["Auto"]
     assert (one["jobs"], one["placed"], one["interrupted"], one["waitedSeconds"]) == (2, 2, 1, 10)
+
+
+CROWDED = """arrival,departure,name,memory,priority,value
+0,100,small,4Gi,0,10
+1,100,low,21Gi,-5,10
+2,100,large,22Gi,0,30
+3,100,high,23Gi,5,50
+"""
+
+
+def test_moves_and_evictions_are_played_beside_each_policy(shell: Shell, tmp_path: Path) -> None:
+    trace, fleet = write(tmp_path, "trace.csv", CROWDED), write(tmp_path, "fleet.yaml", CARDS)
+    arguments = ("--fleet", fleet, "--workload", trace, "--policy", "Fastest")
+    status, text = shell.run("simulate", *arguments, "--moves", "2", "--evictions", "4", "-o", "json")
+    assert status == 0
+    plain, free = json.loads(text)
+    assert [plain[key] for key in ("maxMoves", "maxEvictions", "moves", "evictions", "placed")] == [0, 0, 0, 0, 2]
+    # Small makes room for large, which nothing else could; low gives way to high, and nobody takes it.
+    assert [free[key] for key in ("maxMoves", "maxEvictions", "moves", "evictions", "placed")] == [2, 4, 1, 1, 4]
+    assert free["valueShare"] > plain["valueShare"]
+    assert (plain["searches"], free["searches"] > 0, free["movedBytes"]) == (0, True, 4 * 2**30)
+    table = shell.run("simulate", *arguments, "--moves", "2", "--evictions", "4")[1]
+    assert "Fastest, moves and evictions" in table
+    assert "EVICTIONS" in table
+    assert "EVICTIONS" not in shell.run("simulate", *arguments)[1]
+
+
+def test_the_value_of_a_model_is_its_memory_doubled_for_each_lower_priority(tmp_path: Path) -> None:
+    trace = write(tmp_path, "trace.csv", "memory,priority,value\n1Gi,0,\n2Gi,-9,\n1Gi,7,\n1Gi,7,5\n")
+    assert [one.value for one in workload_of(Path(trace), [])[0]] == [8, 8, 16, 5]
+
+
+def test_the_picture_is_drawn_as_png_too(shell: Shell, tmp_path: Path) -> None:
+    trace, fleet = write(tmp_path, "trace.csv", TRACE), write(tmp_path, "fleet.yaml", CARDS)
+    picture = tmp_path / "out.png"
+    arguments = ("simulate", "--fleet", fleet, "--workload", trace, "--policy", "Auto", "--png", str(picture))
+    assert shell.run(*arguments)[0] == 0
+    with Image.open(picture) as drawn:
+        assert (drawn.format, drawn.width) == ("PNG", WIDTH)
+        colours = {colour for _, colour in drawn.convert("RGB").getcolors(1 << 16) or ()}
+    assert {(255, 255, 255), (0x4A, 0x7F, 0xB5), (0, 0, 0)} <= colours
+
+
+def test_a_png_without_pillow_says_what_to_install(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    trace, fleet = write(tmp_path, "trace.csv", TRACE), write(tmp_path, "fleet.yaml", CARDS)
+    path = str(tmp_path / "out.png")
+    assert shell.run("simulate", "--fleet", fleet, "--workload", trace, "--policy", "Auto", "--png", path)[0] == 1
+    assert "pip install 'paddock[picture]'" in capsys.readouterr().err
 
 
 def test_the_cluster_s_own_fleet_is_taken_empty(shell: Shell, api: FakeApi, tmp_path: Path) -> None:

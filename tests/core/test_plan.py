@@ -1,5 +1,6 @@
 """Which pods are made and removed, case by case and in simulated lives."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -8,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paddock.api.vocabulary import Reason
-from paddock.core.deployment import Deployment, placement_hash, revision
-from paddock.core.plan import Plan, Wanted, plan, wanted_replicas
+from paddock.core.deployment import Deployment, revision
+from paddock.core.plan import Departure, Plan, Wanted, plan, wanted_replicas
 from paddock.core.pod import pod_name
 from paddock.core.replica import Replica
 from support.builders import deployment, older, replica
 
 
 def planned(of: Deployment, *replicas: Replica, satisfied: bool = True) -> Plan:
-    return plan(of, replicas, revision(of), placement_hash(of), lambda _: satisfied)
+    return plan(of, replicas, lambda _: satisfied)
 
 
 def numbers(found: Plan) -> list[int]:
@@ -154,7 +155,7 @@ def test_satisfaction_is_asked_only_after_a_change_of_placement() -> None:
     def never(_: Replica) -> bool:
         raise AssertionError("asked without need")
 
-    found = plan(TWO, [replica(TWO, 0), replica(TWO, 1)], revision(TWO), placement_hash(TWO), never)
+    found = plan(TWO, [replica(TWO, 0), replica(TWO, 1)], never)
     assert len(found.current) == 2
 
 
@@ -178,18 +179,55 @@ def test_of_two_pods_with_one_number_the_one_that_serves_stays() -> None:
 def test_a_replica_on_a_node_that_does_not_answer_is_made_anew_under_another_name() -> None:
     stuck = replica(TWO, 0, ready=False, deleting=True)
     pods = [stuck, replica(TWO, 1)]
-    waiting = plan(TWO, pods, revision(TWO), placement_hash(TWO), lambda _: True)
+    waiting = plan(TWO, pods, lambda _: True)
     assert waiting.wanted == ()
-    found = plan(TWO, pods, revision(TWO), placement_hash(TWO), lambda _: True, lambda one: one is stuck)
+    found = plan(TWO, pods, lambda _: True, lambda one: one is stuck)
     assert found.wanted == (Wanted(0, None, 1),)
     name = pod_name(TWO, revision(TWO), 0, 1)
     assert name not in {one.name for one in pods}
     successor = replica(TWO, 0, name=name)
-    settled = plan(
-        TWO, [*pods, successor], revision(TWO), placement_hash(TWO), lambda _: True, lambda one: one is stuck
-    )
+    settled = plan(TWO, [*pods, successor], lambda _: True, lambda one: one is stuck)
     assert (settled.wanted, settled.removals) == ((), ())
     assert set(settled.current) == {successor, pods[1]}
+
+
+# Asked to leave for others
+
+
+def leaving(moves: bool, *numbers: int) -> Callable[[Replica], Departure | None]:
+    return lambda one: Departure("others need the room", moves) if one.number in numbers else None
+
+
+def test_an_evicted_pod_is_removed_and_its_replica_waits_until_it_is_gone() -> None:
+    pods = [replica(TWO, 0), replica(TWO, 1)]
+    found = plan(TWO, pods, lambda _: True, departs=leaving(False, 1))
+    assert removed(found) == {pods[1].name: "others need the room"}
+    assert (found.current, found.wanted) == ((pods[0],), ())
+    found = plan(TWO, pods[:1], lambda _: True, departs=leaving(False, 1))
+    assert numbers(found) == [1]
+
+
+def test_a_moving_pod_serves_until_its_successor_of_another_name_does() -> None:
+    pods = [replica(TWO, 0), replica(TWO, 1)]
+    found = plan(TWO, pods, lambda _: True, departs=lambda one: leaving(True, 1)(one) if one is pods[1] else None)
+    assert (found.current, found.outdated, found.removals) == ((pods[0],), (pods[1],), ())
+    (wanted,) = found.wanted
+    assert wanted == Wanted(1, replacing=pods[1], attempt=1)
+    successor = replica(TWO, 1, name=pod_name(TWO, revision(TWO), 1, 1), uid="successor")
+
+    def departs(one: Replica) -> Departure | None:
+        return leaving(True, 1)(one) if one.uid == pods[1].uid else None
+
+    loading = replace(successor, ready=False)
+    assert plan(TWO, [*pods, loading], lambda _: True, departs=departs).removals == ()
+    both = plan(TWO, [*pods, successor], lambda _: True, departs=departs)
+    assert removed(both) == {pods[1].name: "its successor is Ready"}
+    given_up = plan(TWO, [*pods, loading], lambda _: True)
+    assert removed(given_up) == {loading.name: "another pod has its number"}
+    settled = plan(TWO, [pods[0], successor], lambda _: True)
+    assert (settled.wanted, settled.removals) == ((), ())
+    again = plan(TWO, [pods[0], successor], lambda _: True, departs=leaving(True, 1))
+    assert again.wanted == (Wanted(1, replacing=successor, attempt=0),)
 
 
 # Simulated lives

@@ -15,7 +15,8 @@ from paddock.api.vocabulary import Annotation, Label
 from paddock.core.deployment import Deployment, placement_hash, revision
 from paddock.core.fleet import Device
 from paddock.core.objects import inspector_pod, root_claim, root_volume, service
-from paddock.core.pod import Binding, Mounted, PodSettings, arguments, bind, pod_name, seconds_of, server_pod
+from paddock.core.pod import Binding, Mounted, PodSettings, arguments, bind, pod_name, server_pod
+from paddock.core.quantity import seconds_of
 from paddock.core.replica import replica_of
 from paddock.core.source import ClaimSource, ModelRoot
 from support.builders import GIB, INTEL, MIB, RTX_4080, deployment, device, record

@@ -55,6 +55,17 @@ def test_room_is_kept_for_those_ahead_who_fit_and_not_for_those_who_do_not() -> 
     assert kept_for([small], fleet()) == (fleet(), [])
 
 
+def test_who_is_promised_memory_may_go_elsewhere() -> None:
+    where, waits = cards(8, 4), queued("waits", 6)
+    pod = next(iter(waits.requests))
+    held = where.with_claim(where.devices[0].gpu, Claim(pod, "waits", 6 * GIB, promised=True))
+    full = held.with_claim(where.devices[0].gpu, Claim("x/old", "x", 7 * GIB))
+    assert kept_for([waits], full, {pod}) == (full, []), "not yet: the promise stands where it was made"
+    kept, names = kept_for([waits], held, {pod})
+    assert names == ["waits"]
+    assert [one.reserved // GIB for one in kept.devices] == [6, 0], "not twice"
+
+
 @given(
     st.lists(st.integers(1, 9), min_size=2, max_size=6),
     st.lists(st.integers(2, 12), min_size=1, max_size=4),

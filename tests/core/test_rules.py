@@ -13,7 +13,7 @@ from paddock.api.vocabulary import Reason, Verdict
 from paddock.core.fleet import Claim, Fleet
 from paddock.core.placement import Placement, Unplaceable, place
 from paddock.core.request import Request, request_of
-from paddock.core.rules import Rule, default_policy, priority_problem, rule_of, rules_for
+from paddock.core.rules import Leave, Rule, default_policy, leave_under, priority_problem, rule_of, rules_for
 from support.builders import GIB, GTX_1060, RTX_4080, RTX_6000, device, fleet
 
 
@@ -134,3 +134,13 @@ def test_no_quota_is_ever_exceeded(asks: list[tuple[str, int]], quota: int) -> N
             where = where.with_claim(found.device.gpu, claim)
     mine = sum(one.bytes for each in where.devices for one in each.claims if one.deployment == "team-a/m")
     assert mine <= quota * GIB
+
+
+def test_disruption_needs_one_rule_that_allows_it_and_none_that_forbids_it() -> None:
+    silent = rule("silent")
+    both = rule("both", disruption={"moves": True, "eviction": True, "minInterval": "1h30m", "maxPerMinute": 9})
+    moves = rule("moves", disruption={"moves": True, "minInterval": "0s", "maxPerMinute": 2, "holdRoomAfter": "1m"})
+    assert leave_under([]) == leave_under([silent]) == Leave()
+    assert leave_under([silent, both]) == Leave(moves=True, eviction=True, interval=5400, per_minute=9)
+    assert leave_under([both, moves]) == Leave(moves=True, interval=5400, per_minute=2, hold_after=60)
+    assert leave_under([both, rule("never", disruption={})]).moves is False

@@ -13,7 +13,7 @@ from support.builders import GIB, device, fleet
 
 
 def job(name: str, gib: int, arrival: int = 0, departure: int | None = None, priority: int = 0) -> Job:
-    return Job(name, arrival, Request(need=gib * GIB), departure, priority)
+    return Job(name, arrival, Request(need=gib * GIB, priority=priority), departure)
 
 
 def cards(*sizes: int) -> Fleet:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from paddock.api.modeldeployment import ModelDeploymentStatus, Need
 from paddock.api.queue import Shortage
 from paddock.api.vocabulary import ConditionType, Reason
-from paddock.core.deployment import Deployment, placement_hash, revision
+from paddock.core.deployment import Deployment, revision
 from paddock.core.plan import plan
 from paddock.core.replica import Replica
 from paddock.core.status import MESSAGE_LIMIT, Finding, Outcome, changes, status_of
@@ -32,7 +32,7 @@ NEED = Need(
 
 
 def outcome(of: Deployment, *replicas: Replica, accepted: Finding = ACCEPTED, **fields: Any) -> Outcome:
-    steps = plan(of, replicas, revision(of), placement_hash(of), lambda _: True)
+    steps = plan(of, replicas, lambda _: True)
     return Outcome(accepted, steps, **fields)
 
 

@@ -130,6 +130,15 @@ class Plane:
     def operator(self, *, kubeconfig: Path | None = None, ready: bool = True, **settings: Any) -> Operator:
         """Start an operator; `settings` are its PADDOCK_ variables in lower case."""
         port = free_port()
+        environment = self.environment(listen=f"127.0.0.1:{port}", **settings)
+        made = Operator(environment | {"KUBECONFIG": str(kubeconfig or self.kubeconfig)}, port)
+        self.operators.append(made)
+        if ready:
+            made.wait_until("ready:")
+        return made
+
+    def environment(self, **settings: Any) -> dict[str, str]:
+        """Give an operator's PADDOCK_ variables."""
         values = {
             "namespace": NAMESPACE,
             "pod_name": f"operator-{self._names()}",
@@ -137,16 +146,10 @@ class Plane:
             "agent_image": "paddock-agent:test",
             "model_roots": json.dumps([{"path": "/models", "hostPath": "/var/lib/paddock/models"}]),
             "leader_election": "false",
-            "listen": f"127.0.0.1:{port}",
             "agent_ttl": 2,
             **settings,
         }
-        environment = {f"PADDOCK_{name.upper()}": str(value) for name, value in values.items()}
-        made = Operator(environment | {"KUBECONFIG": str(kubeconfig or self.kubeconfig)}, port)
-        self.operators.append(made)
-        if ready:
-            made.wait_until("ready:")
-        return made
+        return {f"PADDOCK_{name.upper()}": str(value) for name, value in values.items()}
 
     def _names(self) -> int:
         self._serial += 1

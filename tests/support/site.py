@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from support.harness import PretendNode
     from support.operator_process import Operator
 
+POLICIES = f"{API}/placementpolicies"
 VOLUMES = "/api/v1/persistentvolumes"
 GPU = "node1-0000-01-00-0"
 """Name of the first card of node1."""
@@ -68,6 +69,22 @@ class Site:
 
     def apply(self, name: str = "gemma", **spec: Any) -> JSON:
         return self.client.do("POST", self.path(), self.body(name, **spec))
+
+    def rule(self, **spec: Any) -> None:
+        """Make, or change, the PlacementPolicy of this namespace."""
+        name = f"of-{self.namespace}"
+        meta = {"name": name}
+        body = {"apiVersion": "paddock.dev/v1alpha1", "kind": "PlacementPolicy", "metadata": meta}
+        if self.client.get(f"{POLICIES}/{name}") is None:
+            self.client.do("POST", POLICIES, body | {"spec": {"namespaces": [self.namespace], **spec}})
+        else:
+            self.client.do("PATCH", f"{POLICIES}/{name}", {"spec": spec})
+        self.settle()
+
+    def events(self, name: str) -> list[JSON]:
+        """Give the Events about a deployment."""
+        found = self.client.items(self.path("", "events"))
+        return [one for one in found if one["involvedObject"]["name"] == name]
 
     def change(self, name: str, **spec: Any) -> JSON:
         return self.client.do("PATCH", self.path(name), {"spec": spec})
@@ -153,6 +170,8 @@ class Site:
         for one in self.client.items(f"{API}/modeldeployments"):
             meta = one["metadata"]
             self.client.delete(f"{API}/namespaces/{meta['namespace']}/modeldeployments/{meta['name']}")
+        for one in self.client.items(POLICIES):
+            self.client.delete(f"{POLICIES}/{one['metadata']['name']}")
         self.kubelet.paused = False
         self.kubelet.behaviours.clear()
         for pod in self._all_servers():

@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from paddock.api.base import Model
+from paddock.api.disruption import Promise
 from paddock.api.modeldeployment import Condition
 from paddock.api.selector import ATOMIC, Labels, like
 
@@ -160,6 +161,13 @@ class GPUStatus(Model):
         Field(json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["pod"]}),
     ] = []
     """What is reserved on it, and for whom."""
+    promises: Annotated[
+        list[Promise],
+        Field(json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["pod"]}),
+    ] = []
+    """What is promised of it, to pods that wait until others have left."""
+    last_disruption: Promise | None = None
+    """The last promise for which somebody was asked to leave it, whether it was kept or not."""
     deployments: Annotated[list[str], Field(json_schema_extra=ATOMIC)] = []
     """ModelDeployments on it, as namespace/name."""
     conditions: Annotated[

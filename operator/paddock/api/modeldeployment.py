@@ -7,6 +7,7 @@ from pydantic import Field, WithJsonSchema
 
 from paddock.api.base import Model
 from paddock.api.context import ContextChoice, ContextLength
+from paddock.api.disruption import Disruption, DisruptionSpec, LastDevice
 from paddock.api.queue import Queue, Shortage
 from paddock.api.selector import ATOMIC, PCI_PATTERN, DeviceSelector, Preference, Quantity, like, rules
 from paddock.api.source import MODEL_RULES, SOURCE_RULES, ModelCache, ModelStatus, Prefetch, SecretName, Sha256
@@ -253,6 +254,8 @@ class PlacementSpec(Model):
     """Labels that the node must have."""
     allow_cpu: Annotated[bool, Field(alias="allowCPU")] = False
     """Whether a replica may run on the CPU when no device fits, or with gpuLayers 0."""
+    sticky: bool = False
+    """True: a replica that is made anew goes to the GPU that it had last, where that fits. A change moves nothing."""
     allow_integrated: AllowIntegrated = AllowIntegrated.AUTO
     """Integrated GPUs: Auto uses one only when no discrete one is allowed or fits, Always treats them alike, Never
     leaves them alone."""
@@ -363,8 +366,10 @@ class ModelDeploymentSpec(Model):
     suspend: bool = False
     """True: stop every replica and give the devices back, keep the rest."""
     priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
-    """Who waits for a device is served in this order, the highest first, then the oldest. A change moves nothing that
-    runs."""
+    """Who waits for a device is served in this order, the highest first, then the oldest. Where a PlacementPolicy lets
+    it, replicas of lower priority are ended for one that waits; otherwise a change moves nothing that runs."""
+    disruption: DisruptionSpec = DisruptionSpec()
+    """How far others may disturb the replicas."""
     model: ModelSpec
     """Which model is served."""
     serving: ServingSpec = ServingSpec()
@@ -488,6 +493,10 @@ class ModelDeploymentStatus(Model):
     """While a replica waits for memory: where it came nearest to a device, what is missing, and who holds it."""
     queue: Queue | None = None
     """While a replica waits for memory: its place among all that wait."""
+    last_disruption: Disruption | None = None
+    """The last time that a replica was moved or evicted for another deployment."""
+    last_devices: Annotated[list[LastDevice], Field(json_schema_extra=ATOMIC)] | None = None
+    """With placement.sticky: the GPU that each replica had last."""
     placements: Annotated[
         list[ReplicaPlacement],
         Field(json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["podName"]}),

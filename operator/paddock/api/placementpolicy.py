@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from paddock.api.base import Model
+from paddock.api.disruption import DisruptionRules
 from paddock.api.gpu import SIZE_PATTERN
 from paddock.api.modeldeployment import Policy
 from paddock.api.selector import ATOMIC, DeviceSelector, like
@@ -48,3 +49,6 @@ class PlacementPolicySpec(Model):
     """Memory that the namespaces may have on single devices."""
     max_priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
     """Highest spec.priority that a ModelDeployment may have; one that asks for more gets no further replica."""
+    disruption: DisruptionRules | None = None
+    """Whether replicas may be moved or ended so that others get a GPU. Absent: this policy neither allows nor forbids
+    it. Where no policy of a namespace allows it, and where one forbids it, it does not happen."""

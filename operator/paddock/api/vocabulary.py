@@ -108,6 +108,10 @@ class Reason(StrEnum):
     WAITING_FOR_DEVICE = "WaitingForDevice"
     AWAITING_EVIDENCE = "AwaitingEvidence"
     SCALING = "Scaling"
+    MAKING_ROOM = "MakingRoom"
+    MOVING = "Moving"
+    DISPLACED = "Displaced"
+    ROOM_NOT_FREED = "RoomNotFreed"
     # refusals of the spec
     INVALID_SPEC = "InvalidSpec"
     ARGUMENT_REFUSED = "ArgumentRefused"
@@ -192,6 +196,22 @@ REASONS: dict[Reason, Entry] = {
     ),
     Reason.AWAITING_EVIDENCE: Entry("The server is up, its log has not been read yet.", "Wait; it takes a second."),
     Reason.SCALING: Entry("Replicas are being added or removed.", "Wait."),
+    Reason.MAKING_ROOM: Entry(
+        "Others were asked to leave a GPU, or room is kept on it, so that this deployment gets it; the message says who.",
+        "Wait: a move takes as long as the other model loads, an eviction as long as its server ends.",
+    ),
+    Reason.MOVING: Entry(
+        "A replica moves to another GPU, so that another deployment gets the one that it has.",
+        "Wait. Set spec.disruption.allowed to false to have it left alone.",
+    ),
+    Reason.DISPLACED: Entry(
+        "A replica was ended for a deployment of higher priority; the message says which and why. It waits in the queue.",
+        "Wait, raise spec.priority, or set spec.disruption.allowed to false to have it left alone.",
+    ),
+    Reason.ROOM_NOT_FREED: Entry(
+        "Room that was asked for did not come free in time: a pod did not end, a moved model did not load elsewhere, or the GPU does not report its memory back.",
+        "See the message; look at the pods that it names and at `kubectl get gpus`.",
+    ),
     Reason.INVALID_SPEC: Entry(
         "The spec has a value that cannot work; the message names the field.", "Correct the field and apply again."
     ),

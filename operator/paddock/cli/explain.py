@@ -88,6 +88,8 @@ def show(screen: Screen, explanation: Explanation, now: datetime) -> None:
     _conditions(screen, model)
     if model.status.queue is not None and model.spec is not None:
         _fact(screen, "Queue", f"place {model.status.queue.position} (priority {model.spec.priority}, then age)")
+    if (last := model.status.last_disruption) is not None:
+        _fact(screen, last.kind, f"{age(last.at, now)} ago from {last.gpu} for {last.by}: {last.message}")
     if model.status.need is not None:
         screen.line()
         _need(screen, model.status.need)

@@ -119,6 +119,8 @@ def explain(model: Model, seen: Seen, replica: int | None = None) -> Explanation
     if need is None:
         return Explanation(model, None, gpus)
     fleet, assumptions = fleet_of(seen, own, model.namespace)
+    mine = f"{model.namespace}/{model.name}"
+    fleet = fleet.without(one.pod for gpu in seen.gpus for one in gpu.status.promises if one.deployment == mine)
     request = _request(model, need, replica, own, rules_for(model.namespace, seen.rules or ()))
     answer = place(request, fleet)
     helps: tuple[str, ...] = ()
@@ -186,6 +188,7 @@ def to_dict(explanation: Explanation) -> JSON:
         "need": model.status.need.to_dict() if model.status.need else None,
         "context": model.status.context.to_dict() if model.status.context else None,
         "conditions": [one.to_dict() for one in model.status.conditions],
+        "lastDisruption": model.status.last_disruption.to_dict() if model.status.last_disruption else None,
         "queue": model.status.queue.to_dict() if model.status.queue else None,
         "shortage": model.status.shortage.to_dict() if model.status.shortage else None,
     }

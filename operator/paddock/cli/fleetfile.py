@@ -12,7 +12,7 @@ from paddock.api.base import Model
 from paddock.api.gpu import DeviceType, GPUSpec, GPUStatus, Memory
 from paddock.api.modeldeployment import Condition, Policy
 from paddock.api.selector import DeviceSelector, Preference
-from paddock.api.vocabulary import ConditionType, Reason
+from paddock.api.vocabulary import GRANULE, ConditionType, Reason
 from paddock.cli.problem import Problem
 from paddock.cli.reading import Gpu, gpus_of, rules_of
 from paddock.core.quantity import parse_quantity, round_up
@@ -51,6 +51,9 @@ class Row(Model):
     priority: int = 0
     policy: Policy = Policy.AUTO
     min_tokens_per_second: int | None = None
+    value: Annotated[int, Field(ge=0)] | None = None
+    """What a second of a replica is worth, in any unit; by default its memory, doubled for each lower priority that
+    the workload has."""
     read: str | None = None
     """What a token reads, as a quantity; by default the memory."""
     selector: DeviceSelector | None = None
@@ -102,15 +105,17 @@ def workload_of(path: Path, objects: Sequence[JSON]) -> tuple[list[Job], list[Ou
     rules = rules_of(one for one in objects if one.get("kind") == "PlacementPolicy")
     jobs: list[Job] = []
     try:
-        for number, row in enumerate(rows, start=1):
-            jobs += _jobs(Row.model_validate(row), number, rules)
+        read = [Row.model_validate(row) for row in rows]
+        ranks = {priority: rank for rank, priority in enumerate(sorted({row.priority for row in read}))}
+        for number, row in enumerate(read, start=1):
+            jobs += _jobs(row, number, rules, ranks[row.priority])
         broken = [Broken.model_validate(one) for one in outages]
     except (ValidationError, ValueError) as error:
         raise Problem(f"{path}: {_first(error)}") from error
     return jobs, [Outage(one.gpu, one.start, one.end) for one in broken]
 
 
-def _jobs(row: Row, number: int, rules: Sequence[Any]) -> list[Job]:
+def _jobs(row: Row, number: int, rules: Sequence[Any], rank: int) -> list[Job]:
     from paddock.core.rules import default_policy, rules_for  # noqa: PLC0415 start-up time
 
     need = round_up(int(parse_quantity(row.memory)))
@@ -126,11 +131,13 @@ def _jobs(row: Row, number: int, rules: Sequence[Any]) -> list[Job]:
         preferences=tuple(row.preferences),
         min_tokens_per_second=row.min_tokens_per_second,
         token_bytes=read,
+        priority=row.priority,
         rules=mine,
         siblings=frozenset(pods),
         seed=base,
     )
-    return [Job(pod, row.arrival, request, row.departure, row.priority) for pod in pods]
+    value = row.value if row.value is not None else need // GRANULE * 2**rank
+    return [Job(pod, row.arrival, request, row.departure, value) for pod in pods]
 
 
 def _cards(entries: Any, path: Path) -> list[JSON]:

@@ -213,7 +213,7 @@ def fleet(target: Target, output: ShortForm = Output.YAML) -> None:
 
 @app.command()
 @targeted
-def simulate(
+def simulate(  # noqa: PLR0913, PLR0917 one option each
     target: Target,
     workload: Annotated[
         Path, typer.Option("--workload", metavar="FILE", help="CSV or YAML: what comes and goes when.")
@@ -222,13 +222,25 @@ def simulate(
     policy: Annotated[
         list[Policy], typer.Option(metavar="POLICY", help="Only these, for every model; by default each in turn.")
     ] = [],  # noqa: B006 typer reads it only
+    moves: Annotated[
+        int,
+        typer.Option(min=0, max=2, metavar="N", help="Play each policy also with so many moves for one that waits."),
+    ] = 0,
+    evictions: Annotated[
+        int,
+        typer.Option(min=0, metavar="N", help="And with so many evictions of lower priority for one that waits."),
+    ] = 0,
     svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw memory over time per card.")] = None,
+    png: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The same as PNG; needs Pillow (the extra `picture`).")
+    ] = None,
     output: ShortForm = Output.TABLE,
 ) -> None:
     """Play a workload through the operator's own placement and compare policies; writes nothing to the cluster."""
     from paddock.cli.simulate import Wish, simulate_live, simulate_saved
+    from paddock.core.moves import Limits
 
-    wish = Wish(workload, policy, svg, output)
+    wish = Wish(workload, policy, Limits(moves=moves, evictions=evictions), svg, png, output)
     if fleet:
         simulate_saved(target.environment.screen(), fleet, wish)
     else:

@@ -25,15 +25,14 @@ from paddock.controller.policies import Policies
 from paddock.controller.reconcile import Reconciler
 from paddock.controller.settings import Settings
 from paddock.controller.store import World, node_of
-from paddock.controller.volumes import Volumes, used_roots
+from paddock.controller.sweeps import ORPHAN_AGE, Sweeps
+from paddock.controller.volumes import Volumes
 from paddock.controller.workqueue import WorkQueue
 from paddock.core.replica import Replica
 
 log = logging.getLogger("paddock.controller")
 Key = tuple[str, str]
 DEPLOYMENT, RELEASE, NODE = "deployment", "release", "node"
-ORPHAN_AGE = 30.0
-"""Seconds after which a reservation without a pod is taken back."""
 GROUP_PATH = f"/apis/{API_VERSION}"
 BUSY_PAUSE = 0.3
 """Seconds until a deployment that has its pod is looked at again while others wait for theirs."""
@@ -61,8 +60,8 @@ class Controller:
         self.events = Events(cluster, settings.pod_name)
         self.volumes = Volumes(cluster, self.world.nodes)
         self._health = Health(self.ledger, self.world, settings, self.look_after, self._look_at_node)
+        self._sweeps = Sweeps(cluster, settings, self.world, self.ledger, self.volumes)
         self._tasks: list[asyncio.Task[None]] = []
-        self._orphans: dict[tuple[str, str, str], float] = {}
         self._reports: dict[str, NodeReport | str] = {}
         self._wake_pending = False
         self.started = time.monotonic()
@@ -119,9 +118,12 @@ class Controller:
 
     async def stop(self) -> None:
         """End all background work."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        left = set(self._tasks)
+        while left:
+            for task in left:
+                task.cancel()
+            # Until Python 3.12 wait_for loses a cancellation that comes together with what it waits for.
+            _, left = await asyncio.wait(left, timeout=0.5)
         if hasattr(self, "agents"):
             await self.agents.close()
 
@@ -163,12 +165,12 @@ class Controller:
 
     async def _take_fleet(self, nodes: list[JSON], gpus: list[JSON]) -> None:
         for name in self.world.nodes.keys() - {node["metadata"]["name"] for node in nodes}:
-            if await self._is_gone("/api/v1/nodes", name):
+            if await self._sweeps.is_gone("/api/v1/nodes", name):
                 self.node_event("DELETED", {"metadata": {"name": name}})
         for node in nodes:
             self.node_event(None, node)
         for name in self.ledger.seed(gpus):
-            if await self._is_gone(GPUS, name):
+            if await self._sweeps.is_gone(GPUS, name):
                 self.ledger.forget(name)
 
     async def _take_pods(self) -> None:
@@ -179,7 +181,7 @@ class Controller:
                 self.pod_event(None, pod)
         for replica in self.world.replicas.values():
             path = namespaced("pods", replica.namespace)
-            if replica.uid not in there and await self._is_gone(path, replica.name, replica.uid):
+            if replica.uid not in there and await self._sweeps.is_gone(path, replica.name, replica.uid):
                 self._pod_gone(replica)
 
     async def _take_deployments(self) -> None:
@@ -190,7 +192,7 @@ class Controller:
                 self.deployment_event(None, one)
         for known in self.world.deployments.values():
             path = namespaced("modeldeployments", known.namespace, None, GROUP_PATH)
-            if known.uid not in there and await self._is_gone(path, known.name, known.uid):
+            if known.uid not in there and await self._sweeps.is_gone(path, known.name, known.uid):
                 meta = {"namespace": known.namespace, "name": known.name, "uid": known.uid}
                 self.deployment_event("DELETED", {"metadata": meta})
 
@@ -202,7 +204,11 @@ class Controller:
         if not self._mine(meta["namespace"]):
             return
         key = f"{meta['namespace']}/{meta['name']}"
+        before = self.world.deployments.get(key)
         if self.world.deployments.apply(type_, body):
+            after = self.world.deployments.get(key)
+            if before is not None and after is not None and before.generation != after.generation:
+                self._neighbour_changed()
             if type_ == "DELETED":
                 self.events.forget(key)
                 self.volumes.forget(meta["namespace"])
@@ -218,8 +224,12 @@ class Controller:
             case Label.INSPECT | Label.FETCH if self._mine(body["metadata"]["namespace"]):
                 self._inspector_event(type_, body)
             case Label.SERVER if self._mine(body["metadata"]["namespace"]):
+                meta = body["metadata"]
+                before = self.world.replicas.get(f"{meta['namespace']}/{meta['name']}")
                 replica = self.world.replicas.apply(type_, body)
                 if replica is not None:
+                    if before is not None and before.serving != replica.serving:
+                        self._neighbour_changed()
                     self._replica_event(type_, replica)
             case _:
                 pass
@@ -313,6 +323,11 @@ class Controller:
             return
         self._wake_pending = True
         asyncio.get_running_loop().call_later(0.05, self._wake_waiting)
+
+    def _neighbour_changed(self) -> None:
+        """One that runs may be asked to leave now that could not be before, where that is allowed at all."""
+        if any(rule.disruption is not None for rule in self.world.rules.values()):
+            self._fleet_changed()
 
     def _wake_waiting(self) -> None:
         self._wake_pending = False
@@ -433,11 +448,13 @@ class Controller:
         limit = waits.pop(0)
         while True:
             try:
-                await self._sweep_orphans(age)
+                await self._sweeps.orphans(age)
+                for key in self._sweeps.forsaken():
+                    self.queue.add((DEPLOYMENT, key))
                 age = ORPHAN_AGE
                 if time.monotonic() - self.synced > limit:
                     await self._list_all()
-                    await self._sweep_volumes()
+                    await self._sweeps.volumes()
                     for node in {status.node for status in self.ledger.stored().values()}:
                         self.queue.add((NODE, node))
                     limit = waits.pop(0) if waits else self.settings.resync_seconds
@@ -447,38 +464,3 @@ class Controller:
             except Exception:
                 log.exception("resync")
             await asyncio.sleep(min(limit, RESYNC_STEP))
-
-    async def _sweep_orphans(self, age: float) -> None:
-        """Take back reservations whose pod does not exist, or is elsewhere: an operator ended between two steps."""
-        moment = time.monotonic()
-        found = {
-            (gpu, one.pod, one.since) for gpu, one in self.ledger.reservations() if not self._rightful(gpu, one.pod)
-        }
-        self._orphans = {key: self._orphans.get(key, moment) for key in found}
-        for gpu, pod, since in [key for key, first in self._orphans.items() if moment - first >= age]:
-            del self._orphans[gpu, pod, since]
-            namespace, _, name = pod.partition("/")
-            gone = pod in self.world.replicas or await self._is_gone(namespaced("pods", namespace), name)
-            # Meanwhile the pod may have been made anew, in the same place or in another.
-            if gone and not self._rightful(gpu, pod):
-                log.info("reservation of %s on %s taken back: there is no such pod there", pod, gpu)
-                replica = self.world.replicas.get(pod)
-                keep = replica.record.gpu if replica and replica.record else None
-                await self.ledger.release(pod, keep=keep, since=since)
-
-    def _rightful(self, gpu: str, pod: str) -> bool:
-        """Tell whether a reservation belongs to a pod that is there, or is being made."""
-        replica = self.world.replicas.get(pod)
-        if replica is None:
-            return pod in self.world.making
-        return replica.record is not None and replica.record.gpu == gpu
-
-    async def _is_gone(self, path: str, name: str, uid: str | None = None) -> bool:
-        """Ask whether an object does not exist (with `uid`: that very one): a list may be older than an event."""
-        there = await self.cluster.list(path, {"fieldSelector": f"metadata.name={name}"})
-        return all(uid is not None and one["metadata"]["uid"] != uid for one in there)
-
-    async def _sweep_volumes(self) -> None:
-        if self.settings.model_roots or self.settings.cache_folder:  # Else the operator has no right to volumes.
-            self.volumes.forget()
-            await self.volumes.sweep(used_roots(self.world.deployments.values(), self.settings))

@@ -10,7 +10,7 @@ from paddock.controller.found import Found
 from paddock.controller.ledger import now
 from paddock.controller.settings import Settings
 from paddock.controller.store import World
-from paddock.core import images
+from paddock.core import args, images
 from paddock.core.context import Wish, wish_of
 from paddock.core.deployment import Deployment
 from paddock.core.need import MemoryNeed, need
@@ -21,8 +21,8 @@ from paddock.core.quantity import round_up
 from paddock.core.replica import Record, Replica
 from paddock.core.request import Request, request_of
 from paddock.core.rules import rules_for
-from paddock.core.source import RemoteSource, Source
-from paddock.core.status import Finding
+from paddock.core.source import RemoteSource, Source, parse_any
+from paddock.core.status import Finding, last_devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,28 +97,63 @@ def accepted_of(
     return bare.at(chosen or wish.least, settled=wish.fixed or chosen is not None)
 
 
+def spec_refusal(deployment: Deployment, settings: Settings) -> Source | RemoteSource | Finding:
+    """Check what the API server cannot: gives the parsed source, or why the spec is refused."""
+    spec = deployment.spec
+    if spec is None:
+        return Finding("False", Reason.INVALID_SPEC, deployment.problem)
+    problem = args.check(spec.serving.args)
+    if problem is not None:
+        return Finding("False", Reason.ARGUMENT_REFUSED, problem)
+    image = spec.server.image
+    if image is not None and not images.allowed(image, settings.allowed_images, settings.server_images):
+        known = ", ".join(settings.allowed_images) or "none beside the built-in ones"
+        return Finding("False", Reason.IMAGE_REFUSED, f"image {image} is not allowed; allowed patterns: {known}")
+    source = parse_any(spec.model.source, settings.model_roots)
+    if isinstance(source, str):
+        return Finding("False", Reason.SOURCE_REFUSED, source)
+    if isinstance(source, RemoteSource) and spec.model.cache is None and not settings.cache_folder:
+        message = "the nodes have no cache (modelCache in the chart's values), and spec.model.cache names no claim"
+        return Finding("False", Reason.NO_CACHE, message)
+    return source
+
+
 def request_for(
     deployment: Deployment, accepted: Accepted, wanted: Wanted, world: World, settings: Settings
 ) -> Request:
     """Give what one replica asks for, beside its spec: its siblings, where the file is, what the cluster has."""
+    needed = accepted.need
+    sizes = (round_up(needed.device_bytes), needed.host_bytes, needed.token_bytes)
+    request = request_with(deployment, sizes, accepted.found, wanted, world, settings)
+    return replace(request, needs={backend: one.device_bytes for backend, one in accepted.needs.items()})
+
+
+def request_with(
+    deployment: Deployment,
+    sizes: tuple[int, int, int],
+    found: Found,
+    wanted: Wanted,
+    world: World,
+    settings: Settings,
+) -> Request:
+    """Give the same where only sizes (on the device, of host memory, per token) and places of the file are known."""
     spec = deployment.spec
     assert spec is not None  # noqa: S101 accepted
     # The pod that is replaced is no sibling: its successor keeps to its device and apart from the others.
     siblings = frozenset(one.key for one in world.replicas.of(deployment.key) if one != wanted.replacing)
     chosen = spec.server.runtime_class_name or settings.runtime_classes.get("nvidia")
-    needed, image = accepted.need, spec.server.image
-    rules = rules_for(deployment.namespace, world.rules.values())
-    request = request_of(spec, round_up(needed.device_bytes), needed.host_bytes, needed.token_bytes, rules)
+    image = spec.server.image
+    request = request_of(spec, *sizes, rules_for(deployment.namespace, world.rules.values()))
     return replace(
         request,
-        needs={backend: one.device_bytes for backend, one in accepted.needs.items()},
         # The CPU is for when no device fits, not for when the agents have not told of theirs yet.
         allow_cpu=request.allow_cpu and (request.on_cpu or world.fleet_is_known),
         siblings=siblings,
         seed=f"{deployment.uid} {wanted.number}",
-        file_nodes=accepted.found.file_nodes,
-        volume_nodes=accepted.found.volume_nodes,
-        near_nodes=accepted.found.near_nodes,
+        last=last_devices(deployment).get(wanted.number) if spec.placement.sticky else None,
+        file_nodes=found.file_nodes,
+        volume_nodes=found.volume_nodes,
+        near_nodes=found.near_nodes,
         backends=images.backends_of(image) if image else images.known_backends(settings.server_images),
         runtime_classes={"CUDA": chosen is not None and chosen in world.runtime_classes},
     )

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pydantic import ValidationError
 
 from paddock.api.fetched import Origin
-from paddock.api.modeldeployment import ModelDeploymentSpec
 from paddock.api.source import ModelStatus, Progress
 from paddock.api.vocabulary import Annotation, Reason
 from paddock.controller.cluster import JSON, Cluster, ClusterError, namespaced
@@ -28,8 +27,7 @@ from paddock.core.plan import Plan
 from paddock.core.pod import Mounted
 from paddock.core.quantize import file_type_name
 from paddock.core.replica import Record, Replica
-from paddock.core.source import ClaimSource, FileSource, RemoteSource, Source, parse_remote
-from paddock.core.status import Finding
+from paddock.core.source import ClaimSource, FileSource, parse_remote
 
 log = logging.getLogger("paddock.fetching")
 STEP = 10.0
@@ -72,13 +70,6 @@ class Fetching:
         """Have the source looked at anew when a pod did not find what it was told to fetch."""
         if one.fetch_failed and one.waiting in (Reason.CORRUPT, Reason.MODEL_NOT_FOUND):
             self._remote.doubt(f"{one.namespace}/{one.deployment}")
-
-    def refusal(self, spec: ModelDeploymentSpec, source: Source | RemoteSource) -> Finding | None:
-        """Say so where there is no place for files that have to be fetched."""
-        if not isinstance(source, RemoteSource) or spec.model.cache is not None or self._settings.cache_folder:
-            return None
-        message = "the nodes have no cache (modelCache in the chart's values), and spec.model.cache names no claim"
-        return Finding("False", Reason.NO_CACHE, message)
 
     # -- pods of servers --------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from paddock.api.disruption import Promise
 from paddock.api.gpu import GPUSpec, GPUStatus, Learned, Reservation
 from paddock.api.vocabulary import API_VERSION
 from paddock.controller.cluster import GPUS, JSON, Cluster, ClusterError
@@ -61,6 +62,9 @@ class Entry:
         self.adding: dict[str, Reservation] = {}
         self.removing: dict[str, str] = {}
         """Since when the reservation was made that is taken off, by pod: never a later one of the same pod."""
+        self.promising: dict[str, Promise] = {}
+        self.withdrawing: dict[str, str] = {}
+        """Since when the promise was made that is taken back, by pod."""
         self.pods: frozenset[str] = frozenset()
         """Pods with a stored reservation."""
         self.learned: list[Learned] = []
@@ -78,8 +82,24 @@ class Entry:
         kept = [one for one in stored if self.removing.get(one.pod) != one.since and one.pod not in self.adding]
         return [*kept, *self.adding.values()]
 
+    @property
+    def promises(self) -> list[Promise]:
+        """What is promised now; a promise ends with the reservation that it becomes."""
+        stored = self.stored.promises if self.stored else []
+        kept = [one for one in stored if self.withdrawing.get(one.pod) != one.since and one.pod not in self.promising]
+        booked = {one.pod for one in self.reservations}
+        return [one for one in (*kept, *self.promising.values()) if one.pod not in booked]
+
+    @property
+    def last_disruption(self) -> Promise | None:
+        """The last promise for which somebody was asked to leave."""
+        stored = self.stored.last_disruption if self.stored else None
+        return next((one for one in self.promising.values() if one.leaving), stored)
+
     def removed(self) -> None:
         """Forget what was to be taken off and is stored no more; not earlier, a write may be on its way with it."""
+        promised = {one.pod: one.since for one in self.stored.promises} if self.stored else {}
+        self.withdrawing = {pod: since for pod, since in self.withdrawing.items() if promised.get(pod) == since}
         there = {one.pod: one.since for one in self.stored.reservations} if self.stored else {}
         self.removing = {pod: since for pod, since in self.removing.items() if there.get(pod) == since}
 
@@ -94,6 +114,8 @@ class Entry:
             update={
                 "learned": reduce(learn, self.learned, merged.learned),
                 "reservations": reservations,
+                "promises": sorted(self.promises, key=lambda one: one.pod),
+                "last_disruption": self.last_disruption,
                 "deployments": sorted({one.deployment for one in reservations}),
                 "memory": merged.memory.model_copy(
                     update={"reserved": mebibytes(sum(one.bytes for one in reservations))}
@@ -117,6 +139,10 @@ class Ledger:
         self._reserve, self._host_budget = settings.reserve_bytes, settings.host_budget
         self._entries: dict[str, Entry] = {}
         self._by_pod: dict[str, str] = {}
+        self._promised: set[str] = set()
+        """GPUs on which something may be promised."""
+        self._disturbed: set[str] = set()
+        """GPUs that somebody was asked to leave once."""
         self.resident: set[str] = set()
         """Pods (namespace/name) whose memory the driver's figures show already."""
         self._shown: dict[str, int] = {}
@@ -145,6 +171,10 @@ class Ledger:
         entry.spec = _spec_of(body)
         entry.stored = GPUStatus.model_validate(status) if status else None
         entry.pods = frozenset(one.pod for one in entry.stored.reservations) if entry.stored else frozenset()
+        if entry.stored is not None and entry.stored.promises:
+            self._promised.add(entry.name)
+        if entry.stored is not None and entry.stored.last_disruption is not None:
+            self._disturbed.add(entry.name)
         lost = pods - entry.pods - entry.removing.keys()
         if lost:
             self._lost(lost)
@@ -184,6 +214,26 @@ class Ledger:
             return pod in entry.adding
         return pod not in entry.removing or any(one.pod == pod for one in entry.reservations)
 
+    def promises(self) -> list[tuple[str, Promise]]:
+        """Give every promise with the name of its GPU."""
+        found = [(name, one) for name in sorted(self._promised) for one in self._promises_on(name)]
+        self._promised = {name for name, _ in found}
+        return found
+
+    @property
+    def promised(self) -> set[str]:
+        """Pods (namespace/name) with a promise."""
+        return {one.pod for _, one in self.promises()}
+
+    def _promises_on(self, gpu: str) -> list[Promise]:
+        entry = self._entries.get(gpu)
+        return entry.promises if entry is not None else []
+
+    def disruptions(self) -> list[tuple[str, Promise]]:
+        """Give for each GPU that somebody was asked to leave the last promise for which that was."""
+        entries = [self._entries[name] for name in sorted(self._disturbed) if name in self._entries]
+        return [(entry.name, one) for entry in entries if (one := entry.last_disruption) is not None]
+
     def reservations(self) -> list[tuple[str, Reservation]]:
         """Give every reservation with the name of its GPU."""
         return [(entry.name, one) for entry in self._entries.values() for one in entry.reservations]
@@ -205,8 +255,7 @@ class Ledger:
         status = entry.wanted()
         if status is None:
             return None
-        current = status.model_copy(update={"reservations": entry.reservations})
-        return device_of(entry.name, current, self.resident, entry.spec, self._shown)
+        return device_of(entry.name, status, self.resident, entry.spec, self._shown)
 
     def set_resident(self, pod: str, *, resident: bool) -> None:
         """Note whether the driver's figures show a pod's memory."""
@@ -284,6 +333,36 @@ class Ledger:
         for entry in held:
             await self._flush(entry)
 
+    async def promise(self, gpu: str, promise: Promise) -> None:
+        """Promise memory to a pod, before those are disturbed who have it; counts from now on.
+
+        No await between the decision and this. Raises ConflictError when somebody else was quicker.
+        """
+        entry = self._entries[gpu]
+        entry.promising[promise.pod] = promise
+        entry.device = None
+        self._promised.add(gpu)
+        try:
+            await self._flush(entry)
+        finally:
+            if entry.promising.get(promise.pod) is promise:
+                del entry.promising[promise.pod]
+                entry.device = None
+        if entry.stored is None or promise not in entry.stored.promises:
+            raise ConflictError(f"{gpu} changed before {promise.pod} was promised its memory")
+
+    async def withdraw(self, pod: str, keep: str | None = None) -> None:
+        """Take back what is promised to a pod, on every GPU except `keep`."""
+        for gpu, promise in self.promises():
+            if promise.pod != pod or gpu == keep:
+                continue
+            entry = self._entries[gpu]
+            entry.promising.pop(pod, None)
+            entry.withdrawing[pod] = promise.since
+            entry.device = None
+            self._changed()
+            await self._flush(entry)
+
     async def observe(self, name: str, status: GPUStatus) -> None:
         """Write what an agent reports of one device, if it differs from what is stored; creates the GPU object."""
         entry = self._entries.setdefault(name, Entry(name))
@@ -334,9 +413,10 @@ class Ledger:
                 if wanted is None or wanted == entry.stored:
                     entry.adding.clear()
                     entry.facts.clear()
+                    entry.promising.clear()
                     entry.removed()
                     return
-                added = dict(entry.adding)
+                added, promised = dict(entry.adding), dict(entry.promising)
                 body: JSON = {
                     "apiVersion": API_VERSION,
                     "kind": "GPU",
@@ -352,9 +432,12 @@ class Ledger:
                     if entry.adding.get(pod) is reservation:
                         del entry.adding[pod]
                         entry.facts.discard(pod)
+                for pod, promise in promised.items():
+                    if entry.promising.get(pod) is promise:
+                        del entry.promising[pod]
                 entry.removed()
                 entry.device = None
-                if not entry.adding:
+                if not entry.adding and not entry.promising:
                     return
             raise ClusterError(409, "Conflict", f"GPU {entry.name} keeps changing")
 
@@ -366,6 +449,7 @@ class Ledger:
         if not error.conflict:
             raise error
         self.apply(await self._cluster.get(f"{GPUS}/{entry.name}"))
+        entry.promising.clear()  # Whoever promised has to look again.
         entry.device = None
         device = self._device(entry)
         while device is not None and device.reserved > device.capacity(self._reserve):

@@ -69,6 +69,12 @@ class Models:
             return await self._in_claim(deployment, source)
         return await self.remote.find(deployment, nodes)
 
+    async def reach(self, deployment: Deployment, source: Source | RemoteSource, nodes: Iterable[str]) -> Found:
+        """Tell only from where the file of a deployment that runs can be reached; its header is known already."""
+        if isinstance(source, ClaimSource):
+            return Found(volume_nodes=await self._volume_terms(deployment.namespace, source.claim))
+        return await self.find(deployment, source, nodes)
+
     # -- files on nodes ------------------------------------------------------------------------------------------
 
     async def _on_nodes(self, source: FileSource, nodes: Iterable[str]) -> Found:

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 from paddock.api.vocabulary import Reason
 from paddock.controller.cluster import Cluster, ClusterError, deployment_path, namespaced
 from paddock.controller.contexts import Settled, scene_of, settle, with_hint
-from paddock.controller.decisions import Accepted, accepted_of, record_of, request_for, reservation_of
+from paddock.controller.decisions import Accepted, accepted_of, record_of, request_for, reservation_of, spec_refusal
 from paddock.controller.fetching import Fetching
 from paddock.controller.ledger import ConflictError, now
+from paddock.controller.moves import Moves
 from paddock.controller.parts import Parts
 from paddock.controller.pauses import Pauses
 from paddock.controller.proof import Prover
 from paddock.controller.services import Services
 from paddock.controller.settings import Settings
 from paddock.controller.store import World
-from paddock.core import args, images
 from paddock.core.context import choice_of
 from paddock.core.deployment import Deployment, placement_hash, revision
 from paddock.core.filters import allows, names
@@ -35,7 +35,6 @@ from paddock.core.queue import kept_for
 from paddock.core.replica import Record, Replica
 from paddock.core.request import Request
 from paddock.core.rules import priority_problem, rules_for
-from paddock.core.source import RemoteSource, Source, parse_any
 from paddock.core.status import Finding, Outcome, changes, status_of
 
 if TYPE_CHECKING:
@@ -76,6 +75,7 @@ class Reconciler:
         self._put_off: dict[str, tuple[Need, float]] = {}
         """Deployments whose pods are made before Service and status: the need, and until when these may wait."""
         self._pauses = Pauses()
+        self._moves = Moves(settings, world, parts, look_again)
         self._fetching = Fetching(cluster, settings, world, parts, look_again)
         self._health, self._doubts = parts.health, parts.health.doubts
         self._prover = Prover(cluster, world.replicas, parts, look_again)
@@ -84,6 +84,7 @@ class Reconciler:
         """Take one look at a deployment and do the next steps."""
         deployment = self._world.deployments.get(key)
         if deployment is None or deployment.deleting:
+            await self._moves.tidy(key, None)
             self._leave_queue(key)
             self._services.forget(key)
             self._pauses.forget(key)
@@ -97,6 +98,7 @@ class Reconciler:
         if await self._prover.prove(deployment):
             return
         steps = self._plan(deployment)
+        await self._moves.tidy(key, deployment, {self._pod_key(deployment, one) for one in steps.wanted})
         await self._remove(deployment, steps.removals)
         before = len(self._world.replicas.of(key))
         accepted, unplaced = await self._advance(deployment, steps)
@@ -128,7 +130,7 @@ class Reconciler:
     async def _advance(self, deployment: Deployment, steps: Plan) -> tuple[Accepted | Finding | None, Finding | None]:
         """Make the pods that are wanted; gives what is known of the spec, and why a replica has no device."""
         if not steps.wanted:
-            refusal = self._refusal(deployment)
+            refusal = spec_refusal(deployment, self._settings)
             return (refusal if isinstance(refusal, Finding) else None), None
         accepted = await self._accept(deployment, steps)
         if isinstance(accepted, Finding):
@@ -161,10 +163,9 @@ class Reconciler:
         steps = plan(
             deployment,
             replicas,
-            revision(deployment),
-            placement_hash(deployment),
             lambda one: self._satisfies(deployment, one),
             self._is_lost,
+            self._moves.departure,
         )
         return self._doubts.replace(steps)
 
@@ -186,29 +187,12 @@ class Reconciler:
 
     # -- is the spec all right? -----------------------------------------------------------------------------------
 
-    def _refusal(self, deployment: Deployment) -> Source | RemoteSource | Finding:
-        """Check what the API server cannot: gives the parsed source, or why the spec is refused."""
-        spec = deployment.spec
-        if spec is None:
-            return Finding("False", Reason.INVALID_SPEC, deployment.problem)
-        problem = args.check(spec.serving.args)
-        if problem is not None:
-            return Finding("False", Reason.ARGUMENT_REFUSED, problem)
-        image = spec.server.image
-        if image is not None and not images.allowed(image, self._settings.allowed_images, self._settings.server_images):
-            known = ", ".join(self._settings.allowed_images) or "none beside the built-in ones"
-            return Finding("False", Reason.IMAGE_REFUSED, f"image {image} is not allowed; allowed patterns: {known}")
-        source = parse_any(spec.model.source, self._settings.model_roots)
-        if isinstance(source, str):
-            return Finding("False", Reason.SOURCE_REFUSED, source)
-        return self._fetching.refusal(spec, source) or source
-
     async def _accept(self, deployment: Deployment, steps: Plan) -> Accepted | Finding:
-        source = self._refusal(deployment)
+        source = spec_refusal(deployment, self._settings)
         if isinstance(source, Finding):
             return source
         spec = deployment.spec
-        assert spec is not None  # noqa: S101 _refusal has looked
+        assert spec is not None  # noqa: S101 spec_refusal has looked
         if self._services.was_taken(deployment.key) and (problem := await self._services.problem(deployment)):
             return problem
         rules = rules_for(deployment.namespace, self._world.rules.values())
@@ -293,6 +277,7 @@ class Reconciler:
                 finding = await self._make_room(deployment, wanted, request, fleet, refusal, steps)
                 if finding.reason not in (Reason.WAITING_FOR_DEVICE, Reason.NO_DEVICE):
                     return finding
+                finding = await self._with_moves(deployment, wanted, key, request, finding)
                 return replace(finding, position=self._world.waiting.enqueue(deployment, key, request))
             if accepted.open:
                 settled = await self._settle(deployment, wanted, accepted, (fleet, decision), steps)
@@ -314,10 +299,26 @@ class Reconciler:
                 self._world.making.discard(key)
         return Finding("False", Reason.WAITING_FOR_DEVICE, "the fleet keeps changing; trying again")
 
+    async def _with_moves(
+        self, deployment: Deployment, wanted: Wanted, pod: str, request: Request, finding: Finding
+    ) -> Finding:
+        """Have others make room for a replica that waits, as far as policies let it."""
+        old = wanted.replacing
+        if old is not None:
+            if self._moves.departure(old) is not None:
+                await self._moves.give_up(old, finding.message)
+            return finding
+        if finding.reason is not Reason.WAITING_FOR_DEVICE:
+            return finding
+        found = await self._moves.make_room(deployment, pod, request, lambda: self._ask(deployment, pod, request))
+        return finding if found is None else replace(found, shortage=finding.shortage)
+
     def _ask(self, deployment: Deployment, pod: str, request: Request) -> tuple[Fleet, Placement | Unplaceable]:
         """Ask for a device beside what those ahead in the queue will take; gives the fleet that was asked, too."""
-        real = self._doubts.fleet(deployment.key, self._ledger.fleet(self._world.nodes))
-        kept, names_ = kept_for(self._world.waiting.ahead_of(deployment), real)
+        ahead = self._world.waiting.ahead_of(deployment)
+        beside = self._doubts.fleet(deployment.key, self._ledger.fleet(self._world.nodes))
+        real = beside.without(self._moves.kept_behind(deployment))
+        kept, names_ = kept_for(ahead, real, self._ledger.promised)
         fleet = kept.without((pod,))
         decision = place(request, fleet)
         if names_ and isinstance(decision, Unplaceable) and isinstance(place(request, real.without((pod,))), Placement):
@@ -388,8 +389,11 @@ class Reconciler:
         self._world.replicas.apply("ADDED", body)
         # What an earlier attempt booked elsewhere; not before the pod exists: another operator may be about to make it.
         await self._ledger.release(key, keep=record.gpu)
+        await self._ledger.withdraw(key)
         log.info("%s: %s", key, record.reason)
         self._events.normal(deployment, Reason.PLACED, record.reason)
+        if wanted.replacing is not None and (departure := self._moves.departure(wanted.replacing)) is not None:
+            self._events.normal(deployment, Reason.MOVING, f"{wanted.replacing.name} moves: {departure.why}")
         return None
 
     async def _book(self, deployment: Deployment, record: Record, key: str) -> Finding | None:
@@ -450,6 +454,8 @@ class Reconciler:
                 self._pauses.failed(one.key, Finding("False", lasting, removal.why) if lasting is not None else None)
                 self._fetching.doubt(one)
                 self._events.warning(deployment, one.waiting or Reason.SERVER_FAILED, f"{one.name}: {removal.why}")
+            elif self._moves.departure(one) is not None:
+                self._events.warning(deployment, Reason.DISPLACED, f"{one.name} is ended: {removal.why}")
             await self._cluster.delete(namespaced("pods", one.namespace, one.name), one.uid)
 
     # -- status -----------------------------------------------------------------------------------------------------
@@ -471,9 +477,10 @@ class Reconciler:
             finding = Finding("True", Reason.VALID, text)
         steps = await self._prover.with_crashes(self._plan(latest))
         steps = await self._fetching.with_progress(latest, steps)
-        model = self._fetching.status(latest, steps)
-        seen = self._health.seen(latest.key)
-        outcome = Outcome(finding, steps, unplaced, need_, model, choice_of(latest, steps.current), *seen)
+        model, last = self._fetching.status(latest, steps), self._moves.last(latest)
+        doubt, observed = self._health.seen(latest.key)
+        context = choice_of(latest, steps.current)
+        outcome = Outcome(finding, steps, unplaced, need_, model, context, doubt, observed, last)
         status = status_of(latest, outcome, now()).to_dict()
         if status == latest.status:
             return

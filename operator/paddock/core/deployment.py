@@ -123,7 +123,7 @@ def revision(deployment: Deployment) -> str:
     return deployment.server_hash
 
 
-_WISHES = frozenset({"policy", "minTokensPerSecond", "preferences", "replicaSpread"})
+_WISHES = frozenset({"policy", "minTokensPerSecond", "preferences", "replicaSpread", "sticky"})
 """What says only which of the allowed devices is best: a change of it moves nothing."""
 
 

@@ -70,6 +70,8 @@ class Claim:
     """Of host memory, on the device's node."""
     shown: int = 0
     """Bytes of it that free memory shows already while it loads."""
+    promised: bool = False
+    """Not reserved yet: kept for a pod that waits until others have left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +254,7 @@ def device_of(
     """
     spec = spec or GPUSpec()
     ready = next((one for one in status.conditions if one.type == ConditionType.READY), None)
+    booked = {one.pod for one in status.reservations}
     memory = status.memory
     return Device(
         gpu=gpu,
@@ -282,6 +285,11 @@ def device_of(
                 (shown or {}).get(one.pod, 0),
             )
             for one in status.reservations
+        )
+        + tuple(
+            Claim(one.pod, one.deployment, one.bytes, host_bytes=one.host_bytes or 0, promised=True)
+            for one in status.promises
+            if one.pod not in booked
         ),
         budget=None if spec.budget == AUTO else limit_of(str(spec.budget), None),
         reserve=int(parse_quantity(spec.reserve)) if spec.reserve is not None else None,

@@ -97,6 +97,8 @@ def merge(observed: GPUStatus, stored: GPUStatus | None) -> GPUStatus:
         update={
             "learned": stored.learned,
             "reservations": stored.reservations,
+            "promises": stored.promises,
+            "last_disruption": stored.last_disruption,
             "deployments": stored.deployments,
             "memory": observed.memory.model_copy(update={"reserved": stored.memory.reserved}),
             "conditions": conditions,

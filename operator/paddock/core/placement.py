@@ -47,6 +47,8 @@ MOST_DETAILS = 4
 """Devices that one message tells about."""
 SHORT = (Verdict.NO_ROOM, Verdict.HOST_MEMORY, Verdict.OVER_QUOTA)
 """Verdicts that go away by waiting; what stands further left is told first."""
+BACK = 1_000_000
+"""Weight of the device that a sticky replica had last: above all preferences together."""
 ZONE = "topology.kubernetes.io/zone"
 """Label of a node."""
 
@@ -129,9 +131,9 @@ def _first_keys(fitting: Sequence[Judged], request: Request, fleet: Fleet) -> di
 
     def first(device: Device) -> tuple[int, ...]:
         integrated = automatic and device.type is DeviceType.INTEGRATED
-        if not request.preferences:
-            return (*crowd(device), 0, int(integrated))
-        liked = weight_of(request.preferences, device, fleet.nodes.get(device.node))
+        liked = BACK if device.gpu == request.last else 0
+        if request.preferences:
+            liked += weight_of(request.preferences, device, fleet.nodes.get(device.node))
         return (*crowd(device), -liked, int(integrated))
 
     return {one.device.gpu: first(one.device) for one in fitting}
@@ -144,7 +146,8 @@ def _narrowed(keys: Mapping[str, tuple[int, ...]], least: tuple[int, ...], reque
         where = {ReplicaSpread.DEVICE: "", ReplicaSpread.NODE: " on their node", ReplicaSpread.ZONE: " in their zone"}
         parts.append(f"with the fewest replicas of this deployment{where[request.replica_spread]}")
     if any(key[:-2] == least[:-2] and key[-2] != least[-2] for key in keys.values()):
-        parts.append(f"preferred most (weight {-least[-2]})")
+        back = -least[-2] >= BACK
+        parts.append("where it was before (sticky)" if back else f"preferred most (weight {-least[-2]})")
     if any(key[:-1] == least[:-1] and key[-1] != least[-1] for key in keys.values()):
         parts.append("discrete")
     return " " + ", ".join(parts)

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from paddock.core.deployment import Deployment
+from paddock.core.deployment import Deployment, placement_hash, revision
 from paddock.core.pod import pod_name
 from paddock.core.replica import Replica
 
@@ -18,6 +18,15 @@ class Removal:
 
 
 @dataclass(frozen=True, slots=True)
+class Departure:
+    """A pod is asked to leave its device for another deployment."""
+
+    why: str
+    moves: bool
+    """Whether it serves until its successor does."""
+
+
+@dataclass(frozen=True, slots=True)
 class Wanted:
     """A replica that has no current pod yet."""
 
@@ -25,7 +34,7 @@ class Wanted:
     replacing: Replica | None = None
     """The pod of an older spec that serves until this one is Ready."""
     attempt: int = 0
-    """How many pods of this number are held by nodes that do not answer."""
+    """Part of the pod's name: how many pods of this number are held by nodes that do not answer, or are moving."""
 
     @property
     def replaces_a_server(self) -> bool:
@@ -61,19 +70,19 @@ def wanted_replicas(deployment: Deployment) -> int:
 def plan(
     deployment: Deployment,
     replicas: Sequence[Replica],
-    revision: str,
-    placement_hash: str,
     satisfies: Callable[[Replica], bool],
     lost: Callable[[Replica], bool] = lambda _: False,
+    departs: Callable[[Replica], Departure | None] = lambda _: None,
 ) -> Plan:
     """Compare what runs with what should run.
 
     `satisfies` tells whether a pod's device and node are allowed by the present spec; it is asked only when
     spec.placement changed after the pod was made. `lost` tells whether a pod that is leaving is on a node that does not
     answer: nobody knows when it will be gone, so its replica is made anew under another name meanwhile. Its device
-    stays reserved until it is gone.
+    stays reserved until it is gone. `departs` tells who is asked to leave for others: an evicted pod is removed, a
+    moving one is replaced like one of an older spec, by a pod of another name.
     """
-    count = wanted_replicas(deployment)
+    count, wanted_revision, wanted_place = wanted_replicas(deployment), revision(deployment), placement_hash(deployment)
     mine = [one for one in replicas if one.owner_uid == deployment.uid]
     leaving = [one for one in mine if one.deleting]
     alive = [one for one in mine if not one.deleting]
@@ -83,9 +92,17 @@ def plan(
     removals = [Removal(one, one.waiting_message or "it failed") for one in alive if one.failed]
     removals += [Removal(one, "not wanted any more") for one in alive if not one.failed and one.number >= count]
     alive = [one for one in alive if not one.failed and one.number < count]
+    asked = {one.name: departure for one in alive if (departure := departs(one)) is not None}
+    evicted = {name for name, departure in asked.items() if not departure.moves}
+    removals += [Removal(one, asked[one.name].why) for one in alive if one.name in evicted]
+    alive = [one for one in alive if one.name not in evicted]
 
     def is_current(one: Replica) -> bool:
-        return one.revision == revision and (one.placement_spec == placement_hash or satisfies(one))
+        return (
+            one.name not in asked
+            and one.revision == wanted_revision
+            and (one.placement_spec == wanted_place or satisfies(one))
+        )
 
     fresh: list[Replica] = []
     stale: list[Replica] = []
@@ -96,10 +113,14 @@ def plan(
     removals += [Removal(one, "another pod has its number") for one in alive if one.name not in kept]
 
     # A name is free when its pod is gone.
-    taken = {one.name for one in replicas if one.owner_uid != deployment.uid or one.deleting or one.failed}
+    taken = {one.name for one in replicas if one.owner_uid != deployment.uid or one.deleting or one.failed} | evicted
     away = Counter(one.number for one in leaving if lost(one))
+    moving = {one.name for one in outdated.values() if one.name in asked}
     attempts = {number: away[number] for number in range(count)}
-    free = [n for n, attempt in attempts.items() if pod_name(deployment, revision, n, attempt) not in taken]
+    for number, one in outdated.items():
+        while one.name in moving and pod_name(deployment, wanted_revision, number, attempts[number]) in moving:
+            attempts[number] += 1
+    free = [n for n, attempt in attempts.items() if pod_name(deployment, wanted_revision, n, attempt) not in taken]
     up = {one.number for one in (*current.values(), *outdated.values()) if one.ready}
     settled = all(one.serving for one in current.values()) and all(
         one.number in up or one.number >= count or lost(one) for one in mine if one.deleting or one.failed

@@ -15,7 +15,7 @@ from paddock.api.vocabulary import READINESS_GATE, Annotation, Label
 from paddock.core.deployment import Deployment, placement_hash
 from paddock.core.fleet import Device
 from paddock.core.need import slot_context
-from paddock.core.quantity import MIB, parse_quantity, round_up
+from paddock.core.quantity import MIB, parse_quantity, round_up, seconds_of
 from paddock.core.replica import CONTAINER, Record
 
 PORT = 8080
@@ -128,18 +128,6 @@ def threads_of(spec: ModelDeploymentSpec, *, on_device: bool) -> int:
         if "cpu" in share:
             return min(MOST_THREADS, max(1, ceil(parse_quantity(share["cpu"]))))
     return 2 if on_device else 4
-
-
-def seconds_of(text: str) -> int:
-    """Give the seconds of a duration such as `1h30m`."""
-    total, number = 0, ""
-    for character in text:
-        if character.isdigit():
-            number += character
-        else:
-            total += int(number) * {"s": 1, "m": 60, "h": 3600}[character]
-            number = ""
-    return total
 
 
 def pod_name(deployment: Deployment, revision: str, number: int, attempt: int = 0) -> str:

@@ -74,3 +74,15 @@ def human(value: int, *, up: bool = False) -> str:
         hundredths = -(-value * 100 // _GIB) if up else value * 100 // _GIB
         return f"{hundredths / 100:.2f}".rstrip("0").rstrip(".") + " GiB"
     return f"{-(-value // MIB) if up else value // MIB} MiB"
+
+
+def seconds_of(text: str) -> int:
+    """Give the seconds of a duration such as `1h30m`."""
+    total, number = 0, ""
+    for character in text:
+        if character.isdigit():
+            number += character
+        else:
+            total += int(number) * {"s": 1, "m": 60, "h": 3600}[character]
+            number = ""
+    return total

@@ -5,7 +5,7 @@ already, so that it takes nothing from them, whatever the order in which they ar
 nobody up: a small model may pass a large one.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from paddock.core.deployment import Deployment
@@ -45,17 +45,23 @@ def ahead_of(queue: Iterable[Queued], order: Order) -> list[Queued]:
     return sorted((one for one in queue if one.order < order and one.requests), key=lambda one: one.order)
 
 
-def kept_for(ahead: Iterable[Queued], fleet: Fleet) -> tuple[Fleet, list[str]]:
-    """Give the fleet as if those ahead who fit now had their devices, and their names (namespace/name)."""
+def kept_for(ahead: Iterable[Queued], fleet: Fleet, promised: Collection[str] = ()) -> tuple[Fleet, list[str]]:
+    """Give the fleet as if those ahead who fit now had their devices, and their names (namespace/name).
+
+    Pods in `promised` have a claim already that waits until others have left; that does not keep them from going
+    elsewhere.
+    """
     # Most who wait need more than there is anywhere; no device need be judged for them.
     most = _roomiest(fleet)
     names: list[str] = []
     for one in ahead:
         for pod, request in sorted(one.requests.items()):
-            if request.least_need > most:
+            if request.least_need > most and pod not in promised:
                 continue
-            found = place(request, fleet)
+            beside = fleet.without((pod,)) if pod in promised else fleet
+            found = place(request, beside)
             if isinstance(found, Placement) and found.device is not None:
+                fleet = beside
                 claim = Claim(pod, one.deployment, found.need, host_bytes=request.host_need)
                 fleet = fleet.with_claim(found.device.gpu, claim)
                 most = _roomiest(fleet)

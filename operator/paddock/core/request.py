@@ -38,6 +38,8 @@ class Request:
     token_bytes: int = 0
     """What a device reads for one token; 0 when that is not known."""
     replica_spread: ReplicaSpread = ReplicaSpread.DEVICE
+    priority: int = 0
+    """What has less may be evicted for it, where that is allowed."""
     rules: tuple[Rule, ...] = ()
     """Of the PlacementPolicies that hold for its namespace."""
     seed: str = ""
@@ -58,6 +60,8 @@ class Request:
     """Nodes that need not fetch the file: preferred among devices that are alike."""
     backends: frozenset[str] | None = None
     """Backends with a server image; None when spec.server.image decides."""
+    last: str | None = None
+    """Name of the GPU object that it goes back to where that fits."""
     runtime_classes: Mapping[str, bool] = field(default_factory=dict)
     """By backend: whether the RuntimeClass that it needs exists. Backends that need none are absent."""
 
@@ -86,6 +90,7 @@ def request_of(
         need=need,
         host_need=host_need,
         policy=policy,
+        priority=spec.priority,
         rules=rules,
         devices=tuple(wish.devices),
         selector=wish.selector,

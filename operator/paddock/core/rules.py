@@ -4,11 +4,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from paddock.api.disruption import DisruptionRules
 from paddock.api.modeldeployment import Policy
 from paddock.api.placementpolicy import PlacementPolicySpec
 from paddock.api.selector import DeviceSelector
 from paddock.core.fleet import Device, Fleet, Node
-from paddock.core.quantity import human, parse_quantity
+from paddock.core.quantity import human, parse_quantity, seconds_of
 from paddock.core.selector import matches, mismatch
 
 
@@ -26,10 +27,24 @@ class Rule:
     budgets: tuple[tuple[DeviceSelector, int], ...] = ()
     """Of each device that is meant."""
     max_priority: int | None = None
+    disruption: "Leave | None" = None
+    """What it says about moves and evictions; None: nothing."""
 
     def covers(self, namespace: str) -> bool:
         """Tell whether the rule holds for a namespace."""
         return not self.namespaces or any(matches(pattern, namespace) for pattern in self.namespaces)
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Whether others may be disturbed, and how often. Times in seconds."""
+
+    moves: bool = False
+    eviction: bool = False
+    interval: int = 0
+    per_minute: int = 0
+    hold_after: int | None = None
+    """When room begins to be kept; None: never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +66,31 @@ def rule_of(name: str, spec: PlacementPolicySpec) -> Rule:
         quota=int(parse_quantity(spec.max_gpu_memory)) if spec.max_gpu_memory is not None else None,
         budgets=tuple((one.selector, int(parse_quantity(one.memory))) for one in spec.budgets),
         max_priority=spec.max_priority,
+        disruption=_leave_of(spec.disruption) if spec.disruption is not None else None,
+    )
+
+
+def _leave_of(said: DisruptionRules) -> Leave:
+    return Leave(
+        moves=said.moves,
+        eviction=said.eviction,
+        interval=seconds_of(said.min_interval),
+        per_minute=said.max_per_minute,
+        hold_after=seconds_of(said.hold_room_after) if said.hold_room_after is not None else None,
+    )
+
+
+def leave_under(rules: Iterable[Rule]) -> Leave:
+    """Give what all rules together let happen: what each of those allows that say anything, and at least one must."""
+    said = [rule.disruption for rule in rules if rule.disruption is not None]
+    if not said:
+        return Leave()
+    return Leave(
+        moves=all(one.moves for one in said),
+        eviction=all(one.eviction for one in said),
+        interval=max(one.interval for one in said),
+        per_minute=min(one.per_minute for one in said),
+        hold_after=max((one.hold_after for one in said if one.hold_after is not None), default=None),
     )
 
 

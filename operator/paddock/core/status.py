@@ -1,12 +1,13 @@
 """Turn what was observed and decided into the status of a ModelDeployment. Claims nothing that was not seen."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pydantic import ValidationError
 
 from paddock.api.context import ContextChoice
+from paddock.api.disruption import Disruption, LastDevice
 from paddock.api.modeldeployment import (
     Condition,
     ModelDeploymentStatus,
@@ -59,6 +60,8 @@ class Outcome:
     """What was found of the last server that was removed for being elsewhere, until another one is proven."""
     observed: Mapping[str, int] = field(default_factory=dict)
     """Bytes that drivers show for servers on their devices, by namespace/name of the pod."""
+    disruption: Disruption | None = None
+    """The last time that a replica was asked to leave for another deployment."""
 
 
 def status_of(deployment: Deployment, outcome: Outcome, now: str) -> ModelDeploymentStatus:
@@ -77,6 +80,8 @@ def status_of(deployment: Deployment, outcome: Outcome, now: str) -> ModelDeploy
         context=outcome.context,
         shortage=outcome.unplaced.shortage if outcome.unplaced is not None else None,
         queue=_queue(outcome.unplaced),
+        last_disruption=_disruption(deployment, outcome),
+        last_devices=_last_devices(deployment, replicas),
         placements=[placed for one in replicas if (placed := _placement(one, _proof(one, outcome, deployment)))],
         conditions=[
             _condition(type_, finding, before.get(type_), deployment.generation, now)
@@ -87,6 +92,43 @@ def status_of(deployment: Deployment, outcome: Outcome, now: str) -> ModelDeploy
 
 def _queue(unplaced: Finding | None) -> Queue | None:
     return Queue(position=unplaced.position) if unplaced is not None and unplaced.position is not None else None
+
+
+def _disruption(deployment: Deployment, outcome: Outcome) -> Disruption | None:
+    """Give the last disruption, and whether its replica is still without a new server."""
+    last = outcome.disruption
+    if last is None:
+        return None
+    settled = len(outcome.plan.current) >= wanted_replicas(deployment) and not outcome.plan.outdated
+    return last.model_copy(update={"waiting": None if settled else last.waiting})
+
+
+def _last_devices(deployment: Deployment, replicas: Sequence[Replica]) -> list[LastDevice] | None:
+    """Give where the replicas of a sticky deployment are, or were last."""
+    if deployment.spec is None or not deployment.spec.placement.sticky:
+        return None
+    last = last_devices(deployment) | {
+        one.number: one.record.gpu for one in replicas if one.record is not None and one.record.gpu is not None
+    }
+    return [LastDevice(replica=number, gpu=gpu) for number, gpu in sorted(last.items())]
+
+
+def last_devices(deployment: Deployment) -> dict[int, str]:
+    """Give the GPU objects that its replicas had last, by number, as the status tells."""
+    try:
+        known = [LastDevice.model_validate(one) for one in deployment.status.get("lastDevices") or ()]
+    except ValidationError:
+        return {}
+    return {one.replica: one.gpu for one in known}
+
+
+def last_disruption(deployment: Deployment) -> Disruption | None:
+    """Give the last disruption that the status tells of; None when another version wrote it in another form."""
+    try:
+        stored = deployment.status.get("lastDisruption")
+        return Disruption.model_validate(stored) if stored else None
+    except ValidationError:
+        return None
 
 
 def changes(after: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,14 +215,23 @@ def _placement(replica: Replica, proof: Proof | None) -> ReplicaPlacement | None
 def _findings(deployment: Deployment, outcome: Outcome, replicas: Sequence[Replica]) -> dict[ConditionType, Finding]:
     suspended = deployment.spec is not None and deployment.spec.suspend
     off = Finding("False", Reason.SUSPENDED, "spec.suspend is true")
-    available = off if suspended else _available(deployment, outcome, replicas)
+    available = off if suspended else _told_why(_available(deployment, outcome, replicas), outcome)
     return {
         ConditionType.ACCEPTED: outcome.accepted,
-        ConditionType.PLACED: off if suspended else _placed(deployment, outcome, replicas),
+        ConditionType.PLACED: off if suspended else _told_why(_placed(deployment, outcome, replicas), outcome),
         ConditionType.VERIFIED: _verified(replicas, None if suspended else outcome.doubt),
         ConditionType.AVAILABLE: available,
         ConditionType.PROGRESSING: _progressing(outcome, replicas, available),
     }
+
+
+def _told_why(finding: Finding, outcome: Outcome) -> Finding:
+    """Put who displaced a replica before what it waits for."""
+    last = outcome.disruption
+    if finding.reason is not Reason.WAITING_FOR_DEVICE or last is None or last.kind != "Evicted" or not last.waiting:
+        return finding
+    text = f"{last.pod_name} left {last.gpu} for {last.by}: {last.message}; {finding.message}"
+    return replace(finding, reason=Reason.DISPLACED, message=text)
 
 
 def _join(sentences: Sequence[str]) -> str:
@@ -264,7 +315,15 @@ def _available(deployment: Deployment, outcome: Outcome, replicas: Sequence[Repl
 
 
 _UNDER_WAY = frozenset(
-    {Reason.STARTING, Reason.FETCHING, Reason.READING_HEADER, Reason.WAITING_FOR_DEVICE, Reason.AWAITING_EVIDENCE}
+    {
+        Reason.STARTING,
+        Reason.FETCHING,
+        Reason.READING_HEADER,
+        Reason.WAITING_FOR_DEVICE,
+        Reason.MAKING_ROOM,
+        Reason.DISPLACED,
+        Reason.AWAITING_EVIDENCE,
+    }
 )
 
 
@@ -285,6 +344,10 @@ def _progressing(outcome: Outcome, replicas: Sequence[Replica], available: Findi
         count = len(leaving) + len(outcome.plan.removals)
         reason = Reason.ROLLING_OUT if outdated else Reason.SCALING
         return Finding("True", reason, f"{_several(count, 'pod')} on the way out")
+    last = outcome.disruption
+    if last is not None and last.kind == "Moved" and last.pod_name in {one.name for one in outdated}:
+        text = f"{last.pod_name} leaves {last.gpu} for {last.by}: {last.message}"
+        return Finding("True", Reason.MOVING, text + _obstacle(outcome))
     if outdated:
         text = f"{_several(len(outdated), 'replica')} of an older spec to replace"
         return Finding("True", Reason.ROLLING_OUT, text + _obstacle(outcome))

@@ -1,0 +1,76 @@
+"""What crashes and lost events left behind: reservations without a pod, promises without a deployment, volumes."""
+
+import logging
+import time
+
+from paddock.api.gpu import Reservation
+from paddock.controller.cluster import Cluster, namespaced
+from paddock.controller.ledger import Ledger
+from paddock.controller.settings import Settings
+from paddock.controller.store import World
+from paddock.controller.volumes import Volumes, used_roots
+
+log = logging.getLogger("paddock.sweeps")
+ORPHAN_AGE = 30.0
+"""Seconds after which a reservation without a pod is taken back."""
+
+
+class Sweeps:
+    """Finds what nobody needs any more, and takes it back."""
+
+    def __init__(self, cluster: Cluster, settings: Settings, world: World, ledger: Ledger, volumes: Volumes) -> None:
+        self._cluster, self._settings, self._world = cluster, settings, world
+        self._ledger, self._volumes = ledger, volumes
+        self._orphans: dict[tuple[str, str, str], float] = {}
+
+    def forsaken(self) -> set[str]:
+        """Give the deployments (namespace/name) that were promised memory and are gone; a look at one takes it back."""
+        return {
+            one.deployment for _, one in self._ledger.promises() if self._world.deployments.get(one.deployment) is None
+        }
+
+    async def orphans(self, age: float) -> None:
+        """Take back reservations whose pod does not exist, or is elsewhere: an operator ended between two steps."""
+        moment = time.monotonic()
+        found = {
+            (gpu, one.pod, one.since)
+            for gpu, one in self._ledger.reservations()
+            if not self._rightful(gpu, one.pod) and (age > 0 or not self._is_awaited(one))
+        }
+        self._orphans = {key: self._orphans.get(key, moment) for key in found}
+        for gpu, pod, since in [key for key, first in self._orphans.items() if moment - first >= age]:
+            del self._orphans[gpu, pod, since]
+            namespace, _, name = pod.partition("/")
+            gone = pod in self._world.replicas or await self.is_gone(namespaced("pods", namespace), name)
+            # Meanwhile the pod may have been made anew, in the same place or in another.
+            if gone and not self._rightful(gpu, pod):
+                log.info("reservation of %s on %s taken back: there is no such pod there", pod, gpu)
+                replica = self._world.replicas.get(pod)
+                keep = replica.record.gpu if replica and replica.record else None
+                await self._ledger.release(pod, keep=keep, since=since)
+
+    def _is_awaited(self, one: Reservation) -> bool:
+        """Tell whether the deployment of a reservation is there and may not have been looked at since the start.
+
+        An operator that ended before it had made the pod may have ended others for this memory: nobody else gets it.
+        """
+        owner = self._world.deployments.get(one.deployment)
+        return owner is not None and owner.uid == one.uid and not self._world.waiting.complete
+
+    def _rightful(self, gpu: str, pod: str) -> bool:
+        """Tell whether a reservation belongs to a pod that is there, or is being made."""
+        replica = self._world.replicas.get(pod)
+        if replica is None:
+            return pod in self._world.making
+        return replica.record is not None and replica.record.gpu == gpu
+
+    async def is_gone(self, path: str, name: str, uid: str | None = None) -> bool:
+        """Ask whether an object does not exist (with `uid`: that very one): a list may be older than an event."""
+        there = await self._cluster.list(path, {"fieldSelector": f"metadata.name={name}"})
+        return all(uid is not None and one["metadata"]["uid"] != uid for one in there)
+
+    async def volumes(self) -> None:
+        """Remove the volumes of model roots that no deployment uses any more."""
+        if self._settings.model_roots or self._settings.cache_folder:  # Else the operator has no right to volumes.
+            self._volumes.forget()
+            await self._volumes.sweep(used_roots(self._world.deployments.values(), self._settings))

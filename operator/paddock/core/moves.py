@@ -1,0 +1,439 @@
+"""Room for one that waits, by moving or evicting others: `rearrange(request, fleet, tenants, limits)`.
+
+Pure: it is told who may be disturbed, and says what to do; nothing is done. It asks `place` for every decision, so that
+policies, selectors, quotas and named devices hold for the one that waits and for those that are moved. All that is
+disturbed is on one device. Moving comes before evicting; nothing is evicted unless that suffices.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush, nlargest
+from itertools import accumulate, combinations
+from typing import NamedTuple
+
+from paddock.api.modeldeployment import Policy
+from paddock.api.vocabulary import Verdict
+from paddock.core.filters import Judged
+from paddock.core.fleet import Claim, Device, Fleet
+from paddock.core.placement import SHORT, Placement, Unplaceable, place
+from paddock.core.policy import tokens_per_second
+from paddock.core.quantity import human
+from paddock.core.request import Request
+
+MOST_MOVES = 2
+"""More moves at once than this are never proposed."""
+MOST_SUBSETS = 12
+"""Replicas on one device of which every subset is tried as victims; of more, the cheapest that suffice are taken."""
+MOST_ATTEMPTS, LEAST_ATTEMPTS = 64, 8
+"""Proposals that are put to the test for one question, the cheapest first: fewer, the more devices there are."""
+JUDGEMENTS = 20_000
+"""Devices that are judged for these tests, roughly: it bounds the time of a search that finds nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A replica that has memory of a device, and what may be done with it."""
+
+    owner: str
+    """namespace/name of its pod, as in its claim."""
+    device: str
+    """Name of the GPU object."""
+    need: int
+    """Bytes that it has reserved."""
+    deployment: str = ""
+    """namespace/name."""
+    priority: int = 0
+    idle: bool = False
+    """Whether it answers nobody now."""
+    since: str = ""
+    """When it was placed, RFC 3339; of equals the younger one is disturbed."""
+    movable: bool = False
+    """Whether it may be restarted on another device."""
+    evictable: bool = False
+    """Whether it may be ended for one of higher priority."""
+    loss: int | None = None
+    """What its restart costs, in whatever unit is the same for all; None: its bytes, which are what is read again."""
+    request: Request | None = None
+    """What it asks for; without it, it is not moved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much may be disturbed for one that waits. Victims have a strictly lower priority, always."""
+
+    moves: int = MOST_MOVES
+    """Replicas that may be moved; 0: none, and never more than two."""
+    evictions: int = 0
+    """Replicas that may be evicted; 0: none."""
+    moved_percent: int = 150
+    """Bytes that may be moved, in per cent of what the one that waits needs."""
+    spare: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """Replicas of a deployment that may be down at once now, by namespace/name; one that is absent may lose all."""
+
+
+class Move(NamedTuple):
+    """One replica and its new place."""
+
+    tenant: Tenant
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What is without a device, and what is interrupted."""
+
+    waiting: int = 0
+    """Replicas without a device."""
+    waiting_bytes: int = 0
+    priority: int | None = None
+    """The highest of those that wait."""
+    restarts: int = 0
+    """Replicas that are interrupted, and served again elsewhere."""
+    restarted_bytes: int = 0
+    busy: int = 0
+    """Of all that are interrupted or ended, those that answer somebody now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rearrangement:
+    """What to do so that the one that waits gets a device. Either moves or evictions, all off one device."""
+
+    placement: Placement
+    """Of the one that waits, once the others are gone."""
+    moves: tuple[Move, ...] = ()
+    """In the order in which their places were found."""
+    evictions: tuple[Tenant, ...] = ()
+    cost_before: Cost = Cost()
+    cost_after: Cost = Cost()
+    sentence: str = ""
+
+
+class _Group(NamedTuple):
+    """Replicas of one device whose leaving may do. Sorts by what it costs, then by names."""
+
+    cost: tuple[int, ...]
+    gpu: str
+    names: tuple[str, ...]
+    """Of the tenants, in their order."""
+    tenants: tuple[Tenant, ...]
+    judged: Judged
+
+
+class _Source(NamedTuple):
+    """A device, those of it who may be disturbed, and what its cheapest group costs at least."""
+
+    least: tuple[int, ...]
+    gpu: str
+    judged: Judged
+    tenants: list[Tenant]
+
+
+def rearrange(
+    request: Request, fleet: Fleet, tenants: Iterable[Tenant], limits: Limits | None = None, waiting: str = ""
+) -> Rearrangement | None:
+    """Find room for a request that `place` refuses; None when the limits allow none, or when it needs none.
+
+    `waiting` is the deployment (namespace/name) that the request is for: quotas count what it gets, too.
+    Tenants whose claim is not on their device in this fleet are passed over, as are the request's own siblings.
+    """
+    found = place(request, fleet)
+    if isinstance(found, Placement):
+        return None
+    search = _Search(_Question(request, fleet, limits or Limits(), waiting), found, tenants)
+    return search.moves() or search.evictions()
+
+
+class _Question(NamedTuple):
+    request: Request
+    fleet: Fleet
+    limits: Limits
+    waiting: str
+
+
+class _Search:
+    """The search for one answer."""
+
+    def __init__(self, question: _Question, refusal: Unplaceable, tenants: Iterable[Tenant]) -> None:
+        self.request, self.fleet, self.limits, self.waiting = question
+        request = self.request
+        self.short = [one for one in refusal.judged if one.verdict in SHORT]
+        self.tenants = _by_device(tenants, self.short, request.siblings)
+        self.attempts = max(LEAST_ATTEMPTS, min(MOST_ATTEMPTS, JUDGEMENTS // max(1, len(self.fleet.devices))))
+
+    def moves(self) -> Rearrangement | None:
+        """Move as few replicas as do, those that answer nobody first, then as few bytes as do."""
+        return self._cheapest(self._with_movable(), self._movable_groups, self._moved)
+
+    def evictions(self) -> Rearrangement | None:
+        """Evict those of lowest priority that do, the idle ones first, then with the least loss."""
+        return self._cheapest(self._with_evictable(), self._evictable_groups, self._evicted)
+
+    def _cheapest(
+        self,
+        sources: Iterable[_Source],
+        groups: Callable[[_Source], Iterable[_Group]],
+        trial: Callable[[_Group], Rearrangement | None],
+    ) -> Rearrangement | None:
+        """Put groups to the test, the cheapest first, until one does.
+
+        The groups of a device are formed only once nothing cheaper is left than the least that they can cost.
+        """
+        waiting = sorted(sources, key=lambda one: (one.least, one.gpu), reverse=True)
+        heap: list[_Group] = []
+        attempts = self.attempts
+        while heap or waiting:
+            while waiting and (not heap or waiting[-1].least <= heap[0].cost):
+                for group in groups(waiting.pop()):
+                    heappush(heap, group)
+            equals: list[_Group] = []
+            while heap and (not equals or heap[0].cost == equals[0].cost):
+                equals.append(heappop(heap))
+            for group in self._by_policy([one for one in equals if self._may_do(one)]):
+                if not attempts:
+                    return None
+                attempts -= 1
+                found = trial(group)
+                if found is not None:
+                    return found
+        return None
+
+    def _by_policy(self, groups: list[_Group]) -> list[_Group]:
+        """Order groups of one cost: first on the device that the request would pick among theirs, then by name."""
+        # Of groups on one device, the one whose eldest is the youngest: it has gained least from its place.
+        groups = sorted(groups, key=lambda one: min(each.since for each in one.tenants), reverse=True)
+        ordered = sorted(groups, key=lambda one: one.gpu)
+        firsts = {one.gpu: one for one in reversed(ordered)}
+        if len(firsts) <= 1:
+            return ordered
+        freed = self.fleet.without(name for one in firsts.values() for name in one.names)
+        found = place(self.request, freed)
+        gpu = found.device.gpu if isinstance(found, Placement) and found.device is not None else ""
+        return sorted(ordered, key=lambda one: one.gpu != gpu)
+
+    # Moves
+
+    def _with_movable(self) -> Iterator[_Source]:
+        """Give the devices that one or two may leave for others with room for them."""
+        roomiest = _Roomiest(self.fleet)
+        for judged, tenants in self._occupied():
+            gpu, short = judged.device.gpu, _shortfall(judged)
+            movable = [
+                one
+                for one in tenants
+                if one.movable and one.request is not None and one.request.least_need <= roomiest.beside(gpu)
+            ]
+            largest = nlargest(min(self.limits.moves, MOST_MOVES), (one.need for one in movable))
+            number = next((count for count, size in enumerate(accumulate(largest), start=1) if size >= short), None)
+            if number is not None:
+                yield _Source((number, 0, short), gpu, judged, movable)
+
+    def _movable_groups(self, source: _Source) -> Iterator[_Group]:
+        """Give its groups of one or two whose leaving may do."""
+        most = source.judged.need * self.limits.moved_percent // 100
+        for number in range(source.least[0], min(self.limits.moves, MOST_MOVES) + 1):
+            for group in combinations(source.tenants, number):
+                size = sum(one.need for one in group)
+                if source.least[-1] <= size <= most:
+                    yield _Group((number, _busy(group), size), source.gpu, _names(group), group, source.judged)
+
+    def _moved(self, group: _Group) -> Rearrangement | None:
+        """Place the one that waits, then those that made room, in both orders if need be."""
+        bare = self.fleet.without(group.names)
+        mine = _placed(self.request, bare)
+        if mine is None:
+            return None
+        rest = _with(bare, Claim("", self.waiting, mine.need, host_bytes=self.request.host_need), mine)
+        largest_first = sorted(group.tenants, key=lambda one: (-one.need, one.owner))
+        for order in (largest_first, largest_first[::-1])[: len(largest_first)]:
+            moves = self._rehoused(order, rest)
+            if moves is not None:
+                return self._told(mine, moves=moves)
+        return None
+
+    def _rehoused(self, tenants: Iterable[Tenant], fleet: Fleet) -> tuple[Move, ...] | None:
+        """Find a place for each where its own request would put it; None when one has none, or a worse one."""
+        out = []
+        for one in tenants:
+            assert one.request is not None  # noqa: S101 only such are in a group
+            found = _placed(one.request, fleet)
+            if found is None or found.device is None or found.device.gpu == one.device:
+                return None
+            before = next(each for each in self.fleet.devices if each.gpu == one.device)
+            if _reaches(one.request, before) and not _reaches(one.request, found.device):
+                return None
+            out.append(Move(one, found))
+            there = Claim(one.owner, one.deployment, found.need, host_bytes=one.request.host_need)
+            fleet = _with(fleet, there, found)
+        return tuple(out)
+
+    # Evictions
+
+    def _with_evictable(self) -> Iterator[_Source]:
+        """Give the devices on which the end of those of lower priority may do."""
+        for judged, tenants in self._occupied():
+            lower = [one for one in tenants if one.evictable and one.priority < self.request.priority]
+            if lower and self.limits.evictions > 0 and sum(one.need for one in lower) >= _shortfall(judged):
+                yield _Source(_least_loss(judged, lower), judged.device.gpu, judged, lower)
+
+    def _evictable_groups(self, source: _Source) -> Iterator[_Group]:
+        """Give its sets whose end may do."""
+        short = _shortfall(source.judged)
+        for group in self._subsets(source.judged, source.tenants):
+            if len(group) <= self.limits.evictions and sum(one.need for one in group) >= short:
+                yield _Group(_loss(group), source.gpu, _names(group), group, source.judged)
+
+    def _subsets(self, judged: Judged, tenants: Sequence[Tenant]) -> Iterator[tuple[Tenant, ...]]:
+        """Give every subset; of very many tenants only the one of least loss, less those that need not go."""
+        if len(tenants) <= MOST_SUBSETS:
+            for number in range(1, len(tenants) + 1):
+                yield from combinations(tenants, number)
+            return
+        chosen: list[Tenant] = []
+        for one in sorted(tenants, key=lambda each: (_loss((each,)), each.owner)):
+            chosen.append(one)
+            if self._enough(judged, chosen):
+                break
+        for one in chosen[::-1]:
+            fewer = [each for each in chosen if each is not one]
+            chosen = fewer if fewer and self._enough(judged, fewer) else chosen
+        yield tuple(sorted(chosen, key=lambda one: one.owner))
+
+    def _evicted(self, group: _Group) -> Rearrangement | None:
+        mine = _placed(self.request, self.fleet.without(group.names))
+        return None if mine is None else self._told(mine, evictions=group.tenants)
+
+    # Both
+
+    def _occupied(self) -> Iterator[tuple[Judged, list[Tenant]]]:
+        """Give the devices that would do but for what is on them, and those who may be looked at there."""
+        for judged in self.short:
+            tenants = self.tenants.get(judged.device.gpu)
+            if tenants:
+                yield judged, tenants
+
+    def _may_do(self, group: _Group) -> bool:
+        """Tell whether the memory would be enough without them, and their deployments can spare them."""
+        if not self._enough(group.judged, group.tenants):
+            return False
+        gone = Counter(one.deployment for one in group.tenants)
+        return all(number <= self.limits.spare.get(name, number) for name, number in gone.items())
+
+    def _enough(self, judged: Judged, group: Sequence[Tenant]) -> bool:
+        """Tell whether the device's memory would be enough; host memory and quotas are left to `place`."""
+        freed = judged.device.without(frozenset(one.owner for one in group))
+        return freed.available(self.fleet.reserve) >= judged.need
+
+    def _told(self, mine: Placement, moves: tuple[Move, ...] = (), evictions: tuple[Tenant, ...] = ()) -> Rearrangement:
+        request = self.request
+        before = Cost(1, mine.need, request.priority)
+        after = Cost(
+            waiting=len(evictions),
+            waiting_bytes=sum(one.need for one in evictions),
+            priority=max((one.priority for one in evictions), default=None),
+            restarts=len(moves),
+            restarted_bytes=sum(one.tenant.need for one in moves),
+            busy=_busy([*evictions, *(one.tenant for one in moves)]),
+        )
+        return Rearrangement(mine, moves, evictions, before, after, self._sentence(mine, moves, evictions))
+
+    def _sentence(self, mine: Placement, moves: Sequence[Move], evictions: Sequence[Tenant]) -> str:
+        parts = [
+            f"moves {_called(one.tenant)} ({human(one.tenant.need)}) from {one.tenant.device} to {_gpu(one.placement)}"
+            for one in moves
+        ]
+        parts += [
+            f"evicts {_called(one)} ({human(one.need)}, priority {one.priority}, {'idle' if one.idle else 'busy'})"
+            f" from {one.device}"
+            for one in evictions
+        ]
+        rank = f" of priority {self.request.priority}" if evictions else ""
+        who = f"{self.waiting or 'what waits'} ({human(mine.need)}{rank})"
+        return f"{'; '.join(parts)}: then {who} fits on {_gpu(mine)}"
+
+
+class _Roomiest:
+    """The most memory that is left on any device, and on any but one."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        left = nlargest(2, ((one.available(fleet.reserve), one.gpu) for one in fleet.devices))
+        self.first, self.gpu = left[0] if left else (0, "")
+        self.second = left[1][0] if len(left) > 1 else 0
+
+    def beside(self, gpu: str) -> int:
+        """Give the most bytes that are left on any other device."""
+        return self.second if gpu == self.gpu else self.first
+
+
+def _by_device(
+    tenants: Iterable[Tenant], short: Iterable[Judged], siblings: frozenset[str]
+) -> Mapping[str, list[Tenant]]:
+    """Give the tenants whose claims are there, by device, in the order of their names."""
+    owners = {one.device.gpu: {claim.pod for claim in one.device.claims} for one in short}
+    out: dict[str, dict[str, Tenant]] = {}
+    for tenant in tenants:
+        if tenant.owner in owners.get(tenant.device, ()) and tenant.owner not in siblings:
+            out.setdefault(tenant.device, {})[tenant.owner] = tenant
+    return {gpu: [each[owner] for owner in sorted(each)] for gpu, each in out.items()}
+
+
+def _placed(request: Request, fleet: Fleet) -> Placement | None:
+    """Give the place on a device; the CPU is none here."""
+    found = place(request, fleet)
+    return found if isinstance(found, Placement) and found.device is not None else None
+
+
+def _with(fleet: Fleet, claim: Claim, found: Placement) -> Fleet:
+    assert found.device is not None  # noqa: S101 see _placed
+    return fleet.with_claim(found.device.gpu, claim)
+
+
+def _reaches(request: Request, device: Device) -> bool:
+    """Tell whether a device has the speed that is asked for, where that is asked for at all."""
+    if request.min_tokens_per_second is None or request.policy not in (Policy.AUTO, Policy.JUST_FAST_ENOUGH):
+        return True
+    return (tokens_per_second(device, request.token_bytes) or 0) >= request.min_tokens_per_second
+
+
+def _busy(tenants: Iterable[Tenant]) -> int:
+    return sum(not one.idle for one in tenants)
+
+
+def _loss(tenants: Sequence[Tenant]) -> tuple[int, ...]:
+    """Give what the end of some replicas costs: whose, how many that answer somebody, the loss, how many, bytes."""
+    size = sum(one.need for one in tenants)
+    loss = sum(one.need if one.loss is None else one.loss for one in tenants)
+    return (max(one.priority for one in tenants), _busy(tenants), loss, len(tenants), size)
+
+
+def _shortfall(judged: Judged) -> int:
+    """Give the bytes that must be freed on the device at least."""
+    return judged.shortfall if judged.verdict is Verdict.NO_ROOM else 0
+
+
+def _least_loss(judged: Judged, tenants: list[Tenant]) -> tuple[int, ...]:
+    """Give the first parts of `_loss` that no set which frees enough goes below; all together free enough."""
+    short = _shortfall(judged)
+    ordered = sorted(tenants, key=lambda one: one.priority)
+    freed = list(accumulate(one.need for one in ordered))
+    highest = ordered[next(at for at, size in enumerate(freed) if size >= short)].priority
+    among = [one for one in ordered if one.priority <= highest]
+    left = short - sum(one.need for one in among if one.idle)
+    awake = sorted((one.need for one in among if not one.idle), reverse=True)
+    busy = 0
+    while left > 0:
+        left -= awake[busy]
+        busy += 1
+    return (highest, busy, short if all(one.loss is None for one in among) else 0)
+
+
+def _names(tenants: Iterable[Tenant]) -> tuple[str, ...]:
+    return tuple(one.owner for one in tenants)
+
+
+def _called(tenant: Tenant) -> str:
+    return tenant.deployment or tenant.owner
+
+
+def _gpu(placement: Placement) -> str:
+    return placement.device.gpu if placement.device is not None else "the CPU"
