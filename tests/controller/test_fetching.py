@@ -106,6 +106,7 @@ def test_a_restarted_operator_needs_no_network_for_what_a_cache_has(site: Site) 
     node.agent.headers[FILE] = summary()
     site.plane.cache("node1", KEY)
     eventually(lambda: site.status()["model"]["nodes"] == ["node1"])
+    before = site.status()["model"]
     # From now on whoever asked the network would get nothing.
     site.kubelet.behave("gemma", Behaviour(summary=answer(SourceAnswer(failure=failure("Unreachable")))))
     site.operator(**CACHE, resync_seconds=299)
@@ -113,6 +114,7 @@ def test_a_restarted_operator_needs_no_network_for_what_a_cache_has(site: Site) 
     site.wait_for("Available", "True", "Serving")
     assert len(site.pods()) == 2
     assert FILE in node.agent.reads
+    assert site.status()["model"] == before, "what was known of the source is kept"
 
 
 def test_equal_cards_are_chosen_by_who_has_the_file(site: Site) -> None:

@@ -162,7 +162,7 @@ def test_fetching_ahead_of_need_restarts_nothing() -> None:
         {"path": "models/sha256-aa/../../etc/shadow.gguf"},
         {"path": "/etc/x.gguf"},
         {"path": "models/sha256-bb/x.gguf"},
-        {"path": "models/sha256-aa/x"},
+        {"path": "models/sha256-aa/.."},
         {"pinned": "--help"},
         {"pinned": "file:///etc/x.gguf"},
         {"key": "..", "path": "models/../x.gguf"},

@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from cluster.settings import CONTROL_PLANE_IP
+from cluster.settings import CONTROL_PLANE_IP, Programs, cache_folder
 from e2e import api, installation, kit
-from support import fetch_site
+from support import fetch_site, stores
 from support.cluster import GTX_1060, RTX_4080, RTX_PRO_6000, apply, eventually, kubectl, models_folder
 
 pytestmark = pytest.mark.e2e
@@ -30,12 +30,14 @@ LIMIT = 2 * 1024**3
 
 @dataclass
 class Web:
-    """Two servers: one that the nodes trust, which is the hub too, and one that nobody trusts."""
+    """A web server that plays a hub and an Ollama registry, too; one that nobody trusts; a real registry; real S3."""
 
     site: fetch_site.Site
     stranger: fetch_site.Site
+    registry: stores.Registry
+    s3: str | None
+    """None when the program was not built yet."""
     folder: Path
-    stack: ExitStack
 
     def offer(self, author: str) -> tuple[str, Path]:
         """Give the address of a new model, and its file."""
@@ -82,17 +84,24 @@ def web(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web
     with ExitStack() as stack:
         site = stack.enter_context(fetch_site.site(certificate(folder), CONTROL_PLANE_IP))
         stranger = stack.enter_context(fetch_site.site(certificate(other), CONTROL_PLANE_IP))
+        registry = stack.enter_context(stores.registry(tmp_path_factory.mktemp("registry"), CONTROL_PLANE_IP))
+        # Compiling it takes longer than these tests: `make test` has it from the tests of the fetcher.
+        there = Programs(cache_folder()).s3.is_file()
+        folder_s3 = tmp_path_factory.mktemp("s3")
+        s3 = stack.enter_context(stores.s3(folder_s3, "models", CONTROL_PLANE_IP)) if there else None
         values = {
             "modelCache": {"hostPath": CACHE, "size": "2Gi"},
             "fetch": {
                 "caBundle": (folder / "tls.crt").read_text(),
                 "hub": site.address,
-                "env": {"PADDOCK_FETCH_PATIENCE": "5"},
+                "ollama": site.address,
+                "mirrors": {"registry.example": f"http://{registry.host}"},
+                "env": {"PADDOCK_FETCH_PATIENCE": "5", "PADDOCK_FETCH_PLAIN_HTTP": "true"},
             },
         }
         installation.upgrade(values=values)
         installation.wait_listed()
-        yield Web(site, stranger, folder, stack)
+        yield Web(site, stranger, registry, s3, folder)
     installation.upgrade()
     installation.wait_listed()
 
@@ -100,6 +109,12 @@ def web(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web
 def remote(name: str, source: str, *devices: api.Object, **more: object) -> api.Object:
     """Give a deployment of a model that is fetched; `more` is of spec.model."""
     return kit.deployment(name, *devices, model={"source": source, **more})
+
+
+def give_secret(namespace: str, name: str, **values: str) -> None:
+    """Make a Secret."""
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": namespace}}
+    apply(secret | {"stringData": values})
 
 
 def fetched(namespace: str, pod: str) -> int:
@@ -162,8 +177,7 @@ def test_from_a_hub_that_asks_for_a_token(namespace: str, web: Web) -> None:
     kit.put(namespace, remote("hub", "hf://org/tiny:Q8_0", {"uuid": RTX_PRO_6000}, secretRef={"name": "hub"}))
     refused = kit.wait_condition(namespace, "hub", "Accepted", "False", "Unauthorized")
     assert refused["message"]
-    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "token", "namespace": namespace}}
-    apply(secret | {"stringData": {"token": TOKEN}})
+    give_secret(namespace, "token", token=TOKEN)
     kubectl(
         "patch",
         "mdep",
@@ -184,6 +198,41 @@ def test_from_a_hub_that_asks_for_a_token(namespace: str, web: Web) -> None:
     (pod,) = kit.pods(namespace)
     seen = json.dumps([one, pod]) + kubectl("logs", "-n", namespace, pod["metadata"]["name"], "--all-containers")
     assert TOKEN not in seen
+
+
+def test_registries(namespace: str, web: Web) -> None:
+    files = {name: web.offer(name)[1] for name in ("oci", "ollama")}
+    give_secret(namespace, "oci", username=stores.USER, password=stores.PASSWORD)
+    title = {"org.opencontainers.image.title": "x.gguf"}
+    layer = {"mediaType": "application/vnd.docker.ai.gguf.v3", "annotations": title}
+    web.registry.push("org/tiny", "1", [(files["oci"], layer)])
+    kind = {"mediaType": "application/vnd.ollama.image.model"}
+    fetch_site.add_artifact(web.site, "library/tiny", "latest", [kind], [files["ollama"]])
+    kit.put(
+        namespace,
+        remote("oci", "oci://registry.example/org/tiny:1", {"uuid": RTX_PRO_6000}, secretRef={"name": "oci"}),
+        remote("ollama", "ollama://tiny", {"uuid": RTX_PRO_6000}),
+    )
+    kit.wait_available(namespace, *files, seconds=120)
+    for name, file in files.items():
+        answers(namespace, name)
+        (pod,) = kit.pods(namespace, name)
+        assert fetched(namespace, pod["metadata"]["name"]) == file.stat().st_size, name
+
+
+def test_an_object_store(namespace: str, web: Web, tmp_path_factory: pytest.TempPathFactory) -> None:
+    if web.s3 is None:
+        pytest.skip("the S3 server was not compiled yet: tests/cluster/build.sh s3")
+    keys = {"accessKeyId": stores.ACCESS, "secretAccessKey": stores.SECRET, "endpoint": web.s3, "region": "us-east-1"}
+    give_secret(namespace, "keys", **keys)
+    _, file = web.offer("s3")
+    (bucket,) = tmp_path_factory.getbasetemp().glob("s3*/data/models")
+    shutil.copy(file, bucket / "tiny.gguf")
+    kit.put(namespace, remote("s3", "s3://models/tiny.gguf", {"uuid": RTX_PRO_6000}, secretRef={"name": "keys"}))
+    kit.wait_available(namespace, "s3", seconds=120)
+    answers(namespace, "s3")
+    (pod,) = kit.pods(namespace)
+    assert fetched(namespace, pod["metadata"]["name"]) == file.stat().st_size
 
 
 def test_many_pods_of_two_nodes_fetch_twice(namespace: str, web: Web) -> None:

@@ -50,14 +50,14 @@ def free_port() -> int:
 
 
 @contextmanager
-def _running(command: list[str | Path], port: int, log: Path, **environment: str) -> Iterator[None]:
+def _running(command: list[str | Path], address: tuple[str, int], log: Path, **environment: str) -> Iterator[None]:
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, env=_environment() | environment)
     try:
         deadline = time.monotonic() + START_SECONDS
         while True:
             try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
+                socket.create_connection(address, 1).close()
                 break
             except OSError:
                 assert process.poll() is None, log.read_text()
@@ -105,35 +105,36 @@ class Registry:
 
 
 @contextmanager
-def registry(folder: Path) -> Iterator[Registry]:
-    """Run a registry until the end of the block."""
+def registry(folder: Path, host: str = "127.0.0.1") -> Iterator[Registry]:
+    """Run a registry at an address of this machine until the end of the block."""
     program, port = built("registry", Programs(cache_folder()).registry), free_port()
     (folder / "htpasswd").write_text(f"{USER}:{HASH}\n")
     (folder / "config.yml").write_text(
         f"""version: 0.1
 log: {{level: warn}}
 storage: {{filesystem: {{rootdirectory: {folder}/data}}}}
-http: {{addr: "127.0.0.1:{port}"}}
+http: {{addr: "{host}:{port}"}}
 auth: {{htpasswd: {{realm: test, path: {folder}/htpasswd}}}}
 """
     )
-    with _running([program, "serve", folder / "config.yml"], port, folder / "log", OTEL_TRACES_EXPORTER="none"):
-        yield Registry(f"127.0.0.1:{port}")
+    command: list[str | Path] = [program, "serve", folder / "config.yml"]
+    with _running(command, (host, port), folder / "log", OTEL_TRACES_EXPORTER="none"):
+        yield Registry(f"{host}:{port}")
 
 
 @contextmanager
-def s3(folder: Path, bucket: str) -> Iterator[str]:
+def s3(folder: Path, bucket: str, host: str = "127.0.0.1") -> Iterator[str]:
     """Run an S3 server with a bucket, whose objects are the files of folder/data/BUCKET; gives its address."""
     program, port = built("s3", Programs(cache_folder()).s3), free_port()
     (folder / "data" / bucket).mkdir(parents=True)
     command: list[str | Path] = [
         program,
         "--port",
-        f"127.0.0.1:{port}",
+        f"{host}:{port}",
         "--health",
         "/health",
         "posix",
         folder / "data",
     ]
-    with _running(command, port, folder / "log", ROOT_ACCESS_KEY=ACCESS, ROOT_SECRET_KEY=SECRET):
-        yield f"http://127.0.0.1:{port}"
+    with _running(command, (host, port), folder / "log", ROOT_ACCESS_KEY=ACCESS, ROOT_SECRET_KEY=SECRET):
+        yield f"http://{host}:{port}"

@@ -16,8 +16,6 @@ from paddock.api.source import MODEL_RULES, SOURCE_RULES, ModelCache, ModelStatu
 MAX_NAME = 40
 """Longest name of a ModelDeployment: its Service has the same name, its pods add a revision and a number."""
 
-Validation = dict[str, str]
-
 
 class CacheType(StrEnum):
     """Types that llama.cpp accepts for the key and value cache."""
@@ -103,9 +101,8 @@ class ModelSpec(Model):
     model_config = {"json_schema_extra": MODEL_RULES}
 
     source: Annotated[str, Field(max_length=1024, min_length=1, json_schema_extra=SOURCE_RULES)]
-    """Where the GGUF file is: `file:///models/x.gguf` (a folder on the nodes that the administrator declared as model
-    root), `pvc://claim/path/x.gguf` (a PersistentVolumeClaim of the same namespace), or where it is fetched from:
-    `hf://`, `https://`, `s3://`, `gs://`, `az://`, `oci://`, `ollama://`; docs/models.md explains each."""
+    """Where the GGUF file is: `file:///models/x.gguf` (below a model root of the nodes), `pvc://claim/path/x.gguf` (in a
+    claim of the namespace), or where it is fetched from: `hf://`, `https://`, `s3://` and others; see docs/models.md."""
     secret_ref: SecretName | None = None
     """Secret with what the source asks for: a token, keys, or a registry's login."""
     sha256: Sha256 | None = None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
 
-from paddock.api.fetched import Failed, Origin, SourceAnswer
+from paddock.api.fetched import Failed, Origin, SourceAnswer, SourceFile
 from paddock.api.report import HeaderFault, HeaderSummary
 from paddock.api.source import ModelStatus
 from paddock.api.vocabulary import Reason
@@ -230,7 +230,7 @@ def stored_origin(deployment: Deployment) -> Origin | None:
         pinned=known.pinned,
         key=known.key,
         path=known.path,
-        files=[],
+        files=[SourceFile(name=known.path.rpartition("/")[2], bytes=known.size_bytes, digest=known.digest)],
         bytes=known.size_bytes,
         license=known.license,
         quantization=known.quantization,

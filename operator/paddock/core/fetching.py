@@ -25,7 +25,7 @@ TRUSTED_MOUNT = "/etc/paddock/trusted"
 INSPECT = "inspect"
 """Name of the container that reads a header."""
 _MODULE = "paddock.fetch.main"
-_PATH = re.compile(r"models/(?P<key>[A-Za-z0-9][A-Za-z0-9._-]*)/[^/\x00-\x1f]+[.]gguf")
+_PATH = re.compile(r"models/(?P<key>[A-Za-z0-9][A-Za-z0-9._-]*)/[^/.\x00-\x1f][^/\x00-\x1f]*")
 
 
 class CacheRoot(ModelRoot):
