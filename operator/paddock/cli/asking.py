@@ -1,7 +1,7 @@
 """The options of `paddock estimate`, most of them llama-server's."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -99,6 +99,14 @@ def layers_of(text: str) -> int | None:
     if not (text.isascii() and text.isdecimal() and len(text) <= len(str(MOST_TOKENS))):
         raise Problem(f"--gpu-layers {text}: give a number of layers, or all", 2)
     return int(text)
+
+
+DIVIDED: dict[SplitMode, Literal["layer", "row", "tensor"]] = {
+    SplitMode.NONE: "layer",
+    SplitMode.LAYER: "layer",
+    SplitMode.ROW: "row",
+    SplitMode.TENSOR: "tensor",
+}
 
 
 def shares_of(text: str | None, mode: SplitMode) -> tuple[float, ...]:

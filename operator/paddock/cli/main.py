@@ -312,7 +312,7 @@ def estimate(  # noqa: PLR0913, PLR0917 llama-server's options, one by one
         gpu_layers=asking.layers_of(gpu_layers),
         cpu_moe=asking.MOST_LAYERS if cpu_moe else n_cpu_moe,
         shares=asking.shares_of(tensor_split, split_mode),
-        split_mode="layer" if split_mode is SplitMode.NONE else split_mode.value,
+        split_mode=asking.DIVIDED[split_mode],
         overrides=asking.overrides_of(override_tensor),
         drafted=draft_tokens if draft or mtp else 0,
         mtp=mtp,
