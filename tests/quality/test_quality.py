@@ -21,7 +21,8 @@ FAST, MOVING, EVICTING = "as asked", "as asked, moves", "as asked, moves and evi
 
 def holds(found: list[dict[str, float]]) -> None:
     """Assert what placement is to reach on average."""
-    assert gains(found, FAST)[0] >= 0
+    gain, error = gains(found, FAST)
+    assert gain + error >= 0  # not below BestFit, as far as so many cases tell
     assert gains(found, MOVING)[0] >= 1.5
     assert statistics.mean(one[EVICTING] for one in found) >= 96
     assert max(one[name] for one in found for name in one) <= 100.0001
@@ -29,7 +30,7 @@ def holds(found: list[dict[str, float]]) -> None:
 
 def test_where_models_come_and_go_thirteen_cards_serve_nearly_what_they_could() -> None:
     chosen = [one for one in METHODS if one.name in ("BestFit", FAST, MOVING, EVICTING)]
-    holds([shares(changing("homelab", seed), chosen, seconds=0) for seed in range(8)])
+    holds([shares(changing("homelab", seed), chosen, seconds=0) for seed in range(12)])
 
 
 @pytest.mark.long

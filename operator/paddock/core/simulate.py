@@ -14,7 +14,7 @@ from paddock.core.placement import Placement, place
 from paddock.core.policy import tokens_per_second
 from paddock.core.request import Request
 
-SPEED_SHARE = 300
+SPEED_SHARE = 500
 """Of a job's value, in thousandths: what is lost where it does not run at all as fast as it asks."""
 
 
