@@ -36,7 +36,7 @@ def first_fit(seed: int, where: Fleet) -> Pick:
 
     def pick(request: Request, now: Fleet) -> str | None:
         fitting = [one.device for one in judge_all(request, now) if one.verdict is Verdict.FITS]
-        return min(fitting, key=lambda one: (rank[one.node], one.index), default=None).gpu if fitting else None
+        return min(fitting, key=lambda one: (rank[one.node], one.index or 0)).gpu if fitting else None
 
     return pick
 
