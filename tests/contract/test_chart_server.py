@@ -161,7 +161,8 @@ def test_the_manifest_in_the_notes_works(site: Site) -> None:
     ("kind", "name", "values", "level", "refusal"),
     [
         ("Deployment", "paddock-operator", {}, "restricted", ""),
-        ("DaemonSet", "paddock-agent-nvidia", {"modelRoots": []}, "restricted", ""),
+        ("DaemonSet", "paddock-agent-nvidia", {"modelRoots": [], "agent": {"hostPID": False}}, "restricted", ""),
+        ("DaemonSet", "paddock-agent-nvidia", {"modelRoots": []}, "baseline", "hostPID=true"),
         ("DaemonSet", "paddock-agent-nvidia", {}, "baseline", "hostPath volumes"),
         ("DaemonSet", "paddock-agent-nvidia", {}, "privileged", ""),
     ],

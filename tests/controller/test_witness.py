@@ -65,6 +65,7 @@ def start(site: Site, **settings: float) -> JSON:
 
 def test_the_driver_proves_and_its_number_is_told(site: Site) -> None:
     pod = start(site)
+    eventually(lambda: site.condition("Verified")["status"] == "Unknown")
     stays(lambda: site.condition("Verified")["status"] == "Unknown", 0.5)
     show(site, second=[server(pod, 1300 * MIB)])
     proven = site.wait_for("Verified", "True", "ProcessOnDevice")

@@ -71,7 +71,7 @@ def test_a_server_whose_log_is_right_and_whose_memory_is_elsewhere_moves(free_ca
     namespace = free_cards
     set_lie("node1", "stray", device=RTX_4080)
     kit.put(namespace, kit.deployment("gemma", source=kit.GEMMA, placement={"nodeSelector": NODE1}))
-    told = kit.wait_condition(namespace, "gemma", "Verified", "False", "WrongDevice", seconds=20)["message"]
+    told = kit.wait_condition(namespace, "gemma", "Verified", "False", "WrongDevice")["message"]
     assert "the driver shows its process with" in told
     assert f"NVIDIA GeForce GTX 1060 6GB ({PCI_IDS[GTX_1060]}); the model belongs on" in told
     assert f"({PCI_IDS[RTX_4080]})" in told
