@@ -18,8 +18,9 @@ from bench.fetching import measure_fetching
 from bench.figures import Figures
 from bench.header import measure_header
 from bench.load import DEPLOYMENTS, NAMESPACE, PODS, Load
+from bench.moving import measure_moves
 from bench.page import page
-from bench.placing import measure_moves, measure_placement
+from bench.placing import measure_placement
 from cluster.settings import REPOSITORY
 from support.apiserver import missing_programs
 from support.client import eventually

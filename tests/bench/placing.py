@@ -1,103 +1,191 @@
-"""Measures the pure core: one decision, and one search for room, on fleets of several sizes, without a cluster."""
+"""Measures the pure core: decisions on fleets of several sizes, without a cluster. `python -m bench.placing` draws it.
+
+Processor time, so that what else runs on the machine does not count.
+"""
 
 from __future__ import annotations
 
+import gc
 import random
 import time
+import tracemalloc
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paddock.core.fleet import Claim
-from paddock.core.moves import Limits, Tenant, rearrange
+from bench.plot import Line, Panel, draw
+from paddock.api.modeldeployment import Policy
+from paddock.core.index import Index
 from paddock.core.placement import Placement, place
 from paddock.core.request import Request
 from support.builders import GIB, MIB, claim, device, fleet
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from bench.figures import Figures
     from paddock.core.fleet import Device, Fleet
 
-DECISIONS, SEARCHES = 200, 50
+SIZES = (100, 1_000, 10_000)
+DRAWN = (10, 30, 100, 300, 1_000, 3_000, 10_000)
+PICTURE = Path(__file__).resolve().parents[2] / "docs" / "pictures" / "placement-speed.svg"
+NEEDS = 100
+"""Needs that are asked for with each policy."""
+ROOMIEST = 40
+"""GiB of the largest of them."""
+SERVED = {"backends": frozenset({"CUDA"}), "runtime_classes": {"CUDA": True}}
+
+
+@dataclass
+class Times:
+    """Milliseconds of each decision on one fleet, sorted."""
+
+    placed: dict[Policy, list[float]] = field(default_factory=dict)
+    """A device is found, by policy."""
+    refused: list[float] = field(default_factory=list)
+    """None has room, or none is large enough."""
+    first: list[float] = field(default_factory=list)
+    """The first decision of a kind, for which the devices are divided into classes."""
+    changed: list[float] = field(default_factory=list)
+    """One GPU gets a claim, and the next decision is made."""
+    explained: list[float] = field(default_factory=list)
+    """Every GPU's verdict is read."""
+
+    @property
+    def every(self) -> list[float]:
+        """Those of all policies."""
+        return sorted(took for times in self.placed.values() for took in times)
 
 
 def measure_placement(figures: Figures) -> None:
-    """Measure decisions for models of 1 to 40 GiB."""
-    for count in (100, 1_000, 10_000):
-        where = some_fleet(count)
-        took = sorted(_one(where, number % 40 + 1) for number in range(DECISIONS))
-        figures.put(f"place_p50_{count}", took[len(took) // 2] * 1000)
-        figures.put(f"place_p99_{count}", took[len(took) * 99 // 100] * 1000)
+    """Measure decisions for models of 1 to 40 GiB, refusals and changes."""
+    for count in SIZES:
+        times = measure(count)
+        figures.put(f"place_p50_{count}", at(times.every, 50))
+        figures.put(f"place_p99_{count}", at(times.every, 99))
+        figures.put(f"refuse_p99_{count}", at(times.refused, 99))
+        figures.put(f"place_first_{count}", at(times.first, 99))
+        figures.put(f"fleet_change_{count}", at(times.changed, 50))
+    figures.put("fleet_memory_10000", memory(some_fleet(SIZES[-1])) / MIB)
 
 
-def _one(where: Fleet, gib: int) -> float:
-    request = Request(need=gib * GIB, backends=frozenset({"CUDA"}), runtime_classes={"CUDA": True})
-    start = time.perf_counter()
-    place(request, where)
-    return time.perf_counter() - start
-
-
-def measure_moves(figures: Figures) -> None:
-    """Measure searches for models of 13 to 96 GiB for which there is no room."""
-    for count in (100, 1_000, 10_000):
-        where, tenants = full_fleet(count)
-        for name, limits in (("move", Limits()), ("evict", Limits(moves=0, evictions=8))):
-            took = sorted(_search(where, tenants, limits, 13 + number % 84) for number in range(SEARCHES))
-            figures.put(f"{name}_p99_{count}", took[len(took) * 99 // 100] * 1000)
-
-
-def _search(where: Fleet, tenants: list[Tenant], limits: Limits, gib: int) -> float:
-    request = Request(need=gib * GIB, priority=2, backends=frozenset({"CUDA"}), runtime_classes={"CUDA": True})
-    assert not isinstance(place(request, where), Placement)
-    start = time.perf_counter()
-    rearrange(request, where, tenants, limits)
-    return time.perf_counter() - start
-
-
-def full_fleet(count: int) -> tuple[Fleet, list[Tenant]]:
-    """Give the same cards with up to seven servers each, less than 12 GiB left, and who may be disturbed."""
-    chance = random.Random(2)  # noqa: S311 no secret
-    devices, tenants = [], []
-    for card in some_fleet(count).devices:
-        left = (card.total or 0) - chance.randint(0, 11) * GIB
-        claims: list[Claim] = []
-        while left >= GIB:
-            most = left // GIB
-            size = most if len(claims) == 6 else min(most, chance.choice([1, 2, 3, 4, 6, 8, 10, 16, 20, 32]))
-            claims.append(Claim(f"default/{card.gpu}-{len(claims)}", f"default/{card.gpu}", size * GIB))
-            left -= size * GIB
-        devices.append(card.with_claims(claims))
-        tenants += [
-            Tenant(
-                owner=one.pod,
-                device=card.gpu,
-                need=one.bytes,
-                deployment=one.deployment,
-                priority=chance.choice([-1, 0, 1, 3]),
-                idle=chance.random() < 0.5,
-                movable=chance.random() < 0.8,
-                evictable=True,
-                request=Request(need=one.bytes),
-            )
-            for one in claims
+def measure(count: int) -> Times:
+    """Measure on fleets of so many GPUs."""
+    where, full = some_fleet(count), some_fleet(count, full=True)
+    small, huge = Request(need=8 * GIB, **SERVED), Request(need=200 * GIB, **SERVED)  # type: ignore[arg-type]
+    assert isinstance(place(small, where), Placement)
+    assert not isinstance(place(small, full), Placement)
+    assert not isinstance(place(huge, where), Placement)
+    gc.collect()
+    gc.freeze()  # As the operator does with what stays.
+    out = Times()
+    for policy in Policy:
+        asked = [
+            Request(need=(number % ROOMIEST + 1) * GIB, policy=policy, seed=f"uid {number}", **SERVED)  # type: ignore[arg-type]
+            for number in range(NEEDS)
         ]
-    return fleet(*devices), tenants
+        out.placed[policy] = sorted(_took(lambda one=one: place(one, where)) for one in asked)  # type: ignore[misc]
+    out.refused = sorted(
+        [_took(lambda: place(small, full)) for _ in range(NEEDS)]
+        + [_took(lambda: place(huge, where)) for _ in range(NEEDS)]
+    )
+    nodes = sorted(where.nodes)
+    for number in range(20):
+        some = frozenset(random.Random(number).sample(nodes, len(nodes) // 2 + 1))  # noqa: S311 no secret
+        only = Request(need=8 * GIB, file_nodes=some - {nodes[-1]} or some, **SERVED)  # type: ignore[arg-type]
+        out.first.append(_took(lambda only=only: place(only, where)))  # type: ignore[misc]
+    out.first.sort()
+    out.changed = _changes(where, small)
+    gc.unfreeze()
+    out.explained = sorted(_took(lambda: place(small, where).judged) for _ in range(3))
+    return out
 
 
-def some_fleet(count: int) -> Fleet:
-    """Give a fleet of mixed cards, eight on a node, each with up to three servers; the same one each time."""
+def _changes(where: Fleet, request: Request) -> list[float]:
+    """Give one device after the other a claim, and decide after each."""
+    out = []
+    for number in range(NEEDS):
+        gpu = where.devices[number * 7919 % len(where.devices)].gpu
+        one = claim(f"default/n{number}-0", 256 * MIB)
+        begin = time.process_time_ns()
+        where = where.with_claim(gpu, one)
+        place(request, where)
+        out.append((time.process_time_ns() - begin) / 1e6)
+    return sorted(out)
+
+
+def _took(work: Callable[[], object]) -> float:
+    begin = time.process_time_ns()
+    work()
+    return (time.process_time_ns() - begin) / 1e6
+
+
+def at(times: Sequence[float], per_cent: int) -> float:
+    """Give a percentile of sorted times."""
+    return times[min(len(times) - 1, len(times) * per_cent // 100)]
+
+
+def memory(where: Fleet) -> int:
+    """Give the bytes of a fleet's index with one kind of request."""
+    tracemalloc.start()
+    index = Index.of(where.devices, where.nodes, where.reserve)
+    object.__setattr__(where, "_index", index)
+    place(Request(need=GIB, **SERVED), where)  # type: ignore[arg-type]
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return size
+
+
+def some_fleet(count: int, *, full: bool = False) -> Fleet:
+    """Give a fleet of mixed cards, eight on a node, each with up to three servers; the same one each time.
+
+    On a full one each card has a server that leaves less than 4 GiB.
+    """
     chance = random.Random(1)  # noqa: S311 no secret
 
     def card(number: int) -> Device:
+        total = chance.choice([12, 24, 48, 96])
         claims = [
             claim(f"default/m{number}-{server}", chance.randint(1, 8) * 256 * MIB)
             for server in range(chance.randint(0, 3))
         ]
+        if full:
+            claims = [claim(f"default/m{number}-0", total * GIB - chance.randint(0, 15) * 256 * MIB)]
         return device(
             f"gpu-{number:05d}",
             node=f"node-{number // 8:04d}",
-            total=chance.choice([12, 24, 48, 96]) * GIB,
+            uuid=f"GPU-{number:05d}",
+            total=total * GIB,
             free=None,
             bandwidth=chance.choice([200, 400, 900, 1800]) * 10**9,
             claims=tuple(claims),
         )
 
     return fleet(*(card(number) for number in range(count)))
+
+
+def main() -> None:
+    """Measure and draw."""
+    found = {count: measure(count) for count in DRAWN}
+
+    def line(name: str, pick: Callable[[Times], float]) -> Line:
+        return Line(name, [(count, pick(times)) for count, times in found.items()])
+
+    kinds = [
+        line("decision, median", lambda one: at(one.every, 50)),
+        line("decision, 99th percentile", lambda one: at(one.every, 99)),
+        line("refusal, 99th percentile", lambda one: at(one.refused, 99)),
+        line("a GPU's change and a decision", lambda one: at(one.changed, 50)),
+        line("first decision of a kind", lambda one: at(one.first, 50)),
+        line("verdicts of all GPUs", lambda one: at(one.explained, 50)),
+    ]
+    policies = [line(policy.value, lambda one, policy=policy: at(one.placed[policy], 99)) for policy in Policy]  # type: ignore[misc]
+    panels = [Panel("What is asked", kinds), Panel("A decision by policy, 99th percentile", policies)]
+    title = "Time of decisions over the size of the fleet"
+    PICTURE.write_text(draw(title, panels, across="GPUs in the fleet", up="milliseconds"), encoding="utf-8")
+    for each in (*kinds, *policies):
+        print(f"{each.name:<34}" + "".join(f"{value:>9.3f}" for _, value in each.points))  # noqa: T201 its purpose
+
+
+if __name__ == "__main__":
+    main()

@@ -268,7 +268,7 @@ class Controller:
         else:
             self.ledger.apply(body)
             node = self.ledger.disturbed(name)
-            status = self.ledger.stored().get(name)
+            status = self.ledger.status(name)
             if status is not None and status.node not in self.world.nodes and not status.reservations:
                 node = status.node
             if node is not None:

@@ -8,13 +8,13 @@ from paddock.api.modeldeployment import ModelDeploymentSpec, Need, ServingSpec
 from paddock.api.vocabulary import Reason
 from paddock.controller.found import Found
 from paddock.controller.ledger import Ledger, now
+from paddock.controller.needs import need
 from paddock.controller.settings import Settings
 from paddock.controller.store import World
 from paddock.core import args, images
 from paddock.core.context import Wish, wish_of
 from paddock.core.deployment import Deployment
-from paddock.core.filters import names
-from paddock.core.need import MemoryNeed, need
+from paddock.core.need import MemoryNeed
 from paddock.core.placement import Placement
 from paddock.core.plan import Wanted
 from paddock.core.pod import CONTEXT_CHECKPOINTS, bind
@@ -24,6 +24,7 @@ from paddock.core.request import Request, request_of
 from paddock.core.rules import rules_for
 from paddock.core.source import RemoteSource, Source, parse_any
 from paddock.core.status import Finding, last_devices
+from paddock.core.survey import named
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,12 +131,8 @@ def candidates_of(deployment: Deployment, world: World, ledger: Ledger) -> list[
         if all(node.labels.get(key) == value for key, value in selector.items())
     ]
     if spec.placement.devices:
-        named = {
-            device.node
-            for device in ledger.fleet(world.nodes).devices
-            if any(names(reference, device) for reference in spec.placement.devices)
-        }
-        found = [name for name in found if name in named] or found
+        there = {device.node for device in named(spec.placement.devices, ledger.fleet(world.nodes))}
+        found = [name for name in found if name in there] or found
     return found
 
 

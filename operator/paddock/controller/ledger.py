@@ -50,8 +50,10 @@ class ConflictError(Exception):
 class Entry:
     """One GPU object: as stored, as observed, and what is to be added or taken off."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, stale: set[str]) -> None:
+        """Note in `stale` whenever its device is another one."""
+        self.name, self._stale = name, stale
+        self._device: Device | None = None
         self.version = ""
         self.spec = GPUSpec()
         """What the owner of the fleet says; never written here."""
@@ -72,8 +74,17 @@ class Entry:
         self.facts: set[str] = set()
         """Pods among `adding` that exist already: their reservation was lost, and is no question of room."""
         self.lock = asyncio.Lock()
-        self.device: Device | None = None
-        """Cached; None after a change."""
+
+    @property
+    def device(self) -> Device | None:
+        """As the fleet has it; None after a change."""
+        return self._device
+
+    @device.setter
+    def device(self, device: Device | None) -> None:
+        self._device = device
+        if device is None:
+            self._stale.add(self.name)
 
     @property
     def reservations(self) -> list[Reservation]:
@@ -138,7 +149,11 @@ class Ledger:
         self._cluster, self._changed, self._lost = cluster, changed, lost
         self._reserve, self._host_budget = settings.reserve_bytes, settings.host_budget
         self._entries: dict[str, Entry] = {}
-        self._by_pod: dict[str, str] = {}
+        self._stale: set[str] = set()
+        """GPUs that are not any more what the fleet has."""
+        self._fleet = Fleet(reserve=self._reserve, host_budget=self._host_budget)
+        self._places: dict[str, set[str]] = {}
+        """GPUs by pod: all on which it has a reservation are among them."""
         self._promised: set[str] = set()
         """GPUs on which something may be promised."""
         self._disturbed: set[str] = set()
@@ -161,7 +176,7 @@ class Ledger:
     def apply(self, body: Mapping[str, Any]) -> None:
         """Take over one GPU object, unless a newer state of it is known; tells `lost` whom somebody took off it."""
         meta = body["metadata"]
-        entry = self._entries.setdefault(meta["name"], Entry(meta["name"]))
+        entry = self._entries.setdefault(meta["name"], Entry(meta["name"], self._stale))
         version = meta.get("resourceVersion", "")
         if older(version, entry.version):
             return
@@ -182,17 +197,33 @@ class Ledger:
             return
         entry.device = None
         for pod in entry.pods:
-            self._by_pod.setdefault(pod, entry.name)
+            self._places.setdefault(pod, set()).add(entry.name)
+        for pod in pods - entry.pods - entry.adding.keys():
+            self._not_there(pod, entry.name)
         self._changed()
+
+    def _not_there(self, pod: str, gpu: str) -> None:
+        places = self._places.get(pod, set())
+        places.discard(gpu)
+        if not places:
+            self._places.pop(pod, None)
 
     def forget(self, name: str) -> None:
         """Drop a GPU object that was deleted; tells `lost` the pods that were on it."""
         entry = self._entries.pop(name, None)
         if entry is None:
             return
+        self._stale.add(name)
+        for pod in entry.pods | entry.adding.keys():
+            self._not_there(pod, name)
         if entry.pods:
             self._lost(entry.pods)
         self._changed()
+
+    def status(self, name: str) -> GPUStatus | None:
+        """Give a GPU's stored status, if there is one."""
+        entry = self._entries.get(name)
+        return entry.stored if entry is not None else None
 
     def stored(self) -> dict[str, GPUStatus]:
         """Give every GPU's stored status by name."""
@@ -241,15 +272,20 @@ class Ledger:
     # -- reading -------------------------------------------------------------------------------------------------
 
     def fleet(self, nodes: Mapping[str, Node]) -> Fleet:
-        """Give a snapshot. Only devices that changed are built anew."""
-        devices = []
-        for name in sorted(self._entries):
-            entry = self._entries[name]
-            if entry.device is None:
-                entry.device = self._device(entry)
-            if entry.device is not None:
-                devices.append(entry.device)
-        return Fleet(nodes, tuple(devices), self._reserve, self._host_budget)
+        """Give a snapshot. What has not changed since the last one is taken from it."""
+        if self._stale:
+            stale = {name: self._entries.get(name) for name in self._stale}
+            self._stale.clear()
+            for entry in stale.values():
+                if entry is not None:
+                    entry.device = self._device(entry)
+            changed = [entry.device for entry in stale.values() if entry is not None and entry.device is not None]
+            gone = stale.keys() - {device.gpu for device in changed}
+            self._fleet = self._fleet.with_devices(changed, gone)
+        # Nodes are replaced when they change: the comparison looks no further than at which objects they are.
+        if nodes != self._fleet.nodes:
+            self._fleet = self._fleet.with_nodes(dict(nodes))
+        return self._fleet
 
     def _device(self, entry: Entry) -> Device | None:
         status = entry.wanted()
@@ -265,18 +301,21 @@ class Ledger:
             self.resident.add(pod)
         else:
             self.resident.discard(pod)
-        entry = self._entries.get(self._by_pod.get(pod, ""))
-        if entry is not None:
-            entry.device = None
+        if self._changed_at(pod):
             self._changed()
 
     def set_shown(self, sizes: Mapping[str, int]) -> None:
         """Note what the driver shows for pods: so much of their reservations is missing in free memory already."""
         for pod, size in sizes.items():
-            entry = self._entries.get(self._by_pod.get(pod, ""))
-            if entry is not None and self._shown.get(pod, 0) != size:
+            if self._shown.get(pod, 0) != size and self._changed_at(pod):
                 self._shown[pod] = size
-                entry.device = None
+
+    def _changed_at(self, pod: str) -> bool:
+        """Have the GPUs of a pod looked at anew; tells whether there are any."""
+        found = [entry for name in self._places.get(pod, ()) if (entry := self._entries.get(name)) is not None]
+        for entry in found:
+            entry.device = None
+        return bool(found)
 
     # -- writing -------------------------------------------------------------------------------------------------
 
@@ -286,7 +325,7 @@ class Ledger:
         entry.adding[reservation.pod] = reservation
         entry.removing.pop(reservation.pod, None)
         entry.device = None
-        self._by_pod[reservation.pod] = gpu
+        self._places.setdefault(reservation.pod, set()).add(gpu)
 
     async def rebook(self, gpu: str, reservation: Reservation) -> None:
         """Put back the reservation of a pod that exists, whether it fits or not: its memory is in use."""
@@ -310,22 +349,22 @@ class Ledger:
         entry.adding.pop(pod, None)
         entry.facts.discard(pod)
         entry.device = None
-        if self._by_pod.get(pod) == entry.name:
-            del self._by_pod[pod]
+        if pod not in entry.pods:
+            self._not_there(pod, entry.name)
 
     async def release(self, pod: str, keep: str | None = None, since: str | None = None) -> None:
         """Take a pod's reservations off every GPU except `keep`; only those of `since`, if that is given."""
         held = []
-        for entry in self._entries.values():
-            found = next((one for one in entry.reservations if one.pod == pod), None)
-            if entry.name == keep or found is None or (since is not None and found.since != since):
+        for name in sorted(self._places.get(pod, ())):
+            entry = self._entries.get(name)
+            found = next((one for one in entry.reservations if one.pod == pod), None) if entry is not None else None
+            if entry is None or found is None or name == keep or (since is not None and found.since != since):
                 continue
             held.append(entry)
             entry.adding.pop(pod, None)
             entry.removing[pod] = found.since
             entry.device = None
         if keep is None:
-            self._by_pod.pop(pod, None)
             self._shown.pop(pod, None)
             self.resident.discard(pod)
         if held:
@@ -365,7 +404,7 @@ class Ledger:
 
     async def observe(self, name: str, status: GPUStatus) -> None:
         """Write what an agent reports of one device, if it differs from what is stored; creates the GPU object."""
-        entry = self._entries.setdefault(name, Entry(name))
+        entry = self._entries.setdefault(name, Entry(name, self._stale))
         entry.observed = status
         entry.device = None
         if entry.version == "":

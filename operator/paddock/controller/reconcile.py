@@ -187,8 +187,7 @@ class Reconciler:
         spec, record = deployment.spec, replica.record
         if spec is None or record is None:
             return False
-        fleet = self._ledger.fleet(self._world.nodes)
-        device = next((one for one in fleet.devices if one.gpu == record.gpu), None)
+        device = self._ledger.fleet(self._world.nodes).device(record.gpu) if record.gpu is not None else None
         if record.gpu is not None and device is None:
             return not spec.placement.devices
         return allows(spec.placement, device, self._world.nodes.get(record.node or ""))
@@ -217,7 +216,7 @@ class Reconciler:
             return Finding("Unknown" if unknown else "False", found.reason, found.message)
         self._fetching.note(deployment, found)
         choice = choice_of(deployment, steps.current)
-        backends = {one.backend for one in self._ledger.fleet(self._world.nodes).devices}
+        backends = self._ledger.fleet(self._world.nodes).backends
         return accepted_of(source, found, spec, choice.length if choice is not None else None, backends)
 
     # -- devices and pods -----------------------------------------------------------------------------------------

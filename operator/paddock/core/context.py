@@ -110,7 +110,7 @@ def _homes(request: Request, first: Device, pods: Sequence[str], fleet: Fleet) -
 
 def _fits(request: Request, homes: Counter[str], fleet: Fleet) -> bool:
     """Tell whether so many replicas as asked for here fit on each of their GPUs at once."""
-    devices = [device for device in fleet.devices if device.gpu in homes]
+    devices = fleet.at(homes)
     total = sum(request.need_on(device) * homes[device.gpu] for device in devices)
     quotas = used(request.rules, fleet) if request.rules else {}
     hosts: Counter[str] = Counter()

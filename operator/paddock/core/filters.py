@@ -93,7 +93,7 @@ class Judged(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Sums:
+class Sums:
     """What is found once for all devices."""
 
     of_node: Callable[[str], tuple[Verdict, str] | None]
@@ -104,30 +104,31 @@ class _Sums:
     """Bytes reserved under each rule with a quota."""
 
 
-def judge_all(request: Request, fleet: Fleet) -> tuple[Judged, ...]:
-    """Judge every device, in the order of the fleet. Each node is looked at once."""
+def sums_of(request: Request, fleet: Fleet) -> Sums:
+    """Give what is found once for all devices. Each node is looked at once."""
 
     @cache
     def of_node(name: str) -> tuple[Verdict, str] | None:
         return node_refusal(fleet.nodes.get(name), request)
 
-    sums = _Sums(of_node, _hosts(request, fleet), used(request.rules, fleet))
-    return tuple(_judge(device, request, fleet, sums) for device in fleet.devices)
+    return Sums(of_node, fleet.host_left() if request.host_need else {}, used(request.rules, fleet))
 
 
-def _hosts(request: Request, fleet: Fleet) -> Mapping[str, int]:
-    """Give what is left of the host memory of nodes where that is limited."""
-    limits = {node.name: limit for node in fleet.nodes.values() if (limit := fleet.host_limit(node)) < UNLIMITED}
-    if not limits or not request.host_need:
-        return {}
-    claimed = fleet.host_claims()
-    return {name: max(0, limit - claimed.get(name, 0)) for name, limit in limits.items()}
+def judge_all(request: Request, fleet: Fleet) -> tuple[Judged, ...]:
+    """Judge every device, in the order of the fleet."""
+    sums = sums_of(request, fleet)
+    return tuple(judge(device, request, fleet, sums) for device in fleet.devices)
 
 
-def _judge(device: Device, request: Request, fleet: Fleet, sums: _Sums) -> Judged:
+def standing_refusal(device: Device, request: Request, fleet: Fleet, sums: Sums) -> tuple[Verdict, str] | None:
+    """Give why a device is nothing for a request, however empty it is."""
+    return _selection(device, request, fleet) or sums.of_node(device.node) or _device_refusal(device, request)
+
+
+def judge(device: Device, request: Request, fleet: Fleet, sums: Sums) -> Judged:
     """Give the first filter's refusal, or Fits."""
     available, capacity, need = device.available(fleet.reserve), device.capacity(fleet.reserve), request.need_on(device)
-    refusal = _selection(device, request, fleet) or sums.of_node(device.node) or _device_refusal(device, request)
+    refusal = standing_refusal(device, request, fleet, sums)
     if refusal is not None:
         return Judged(device, refusal[0], refusal[1], available, capacity, need)
     if need > capacity:

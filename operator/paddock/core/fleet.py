@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from paddock.api.gpu import DeviceType, GPUSpec, GPUStatus
 from paddock.api.modeldeployment import Toleration
 from paddock.api.vocabulary import GRANULE, ConditionType
+from paddock.core.index import Index, positions
 from paddock.core.overhead import more_than_planned
 from paddock.core.quantity import UNLIMITED, parse_quantity
 
@@ -194,29 +195,90 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Every node and device. Devices are in the order of their GPU object's name."""
+    """Every node and device. Devices are in the order of their GPU object's name, and no two have the same.
+
+    A change gives another fleet, which shares with this one all that has not changed.
+    """
 
     nodes: Mapping[str, Node] = field(default_factory=dict)
+    """Never changed in place."""
     devices: tuple[Device, ...] = ()
     reserve: int = 0
     """Bytes kept free on each device that does not say itself."""
     host_budget: str = NO_LIMIT
     """Host memory that models may have on a node that does not say itself: Auto (all that pods may have), Unlimited, or
     a quantity."""
+    _index: Index | None = field(init=False, compare=False, repr=False, default=None)
+
+    @property
+    def index(self) -> Index:
+        """What spares going through all devices; made on first use."""
+        if self._index is None:
+            object.__setattr__(self, "_index", Index.of(self.devices, self.nodes, self.reserve))
+        assert self._index is not None  # noqa: S101 just made
+        return self._index
+
+    @property
+    def most_available(self) -> int:
+        """Bytes that one more model may have where most are left; of devices that are not ready, too."""
+        return max((members[-1].available for members in self.index.families.values()), default=0)
+
+    @property
+    def backends(self) -> frozenset[str]:
+        """By which its devices are used."""
+        return frozenset(members[0].device.backend for members in self.index.families.values())
+
+    def device(self, gpu: str) -> Device | None:
+        """Give a device by the name of its GPU object."""
+        at = self.index.where.get(gpu)
+        return None if at is None else self.devices[at]
+
+    def at(self, gpus: Iterable[str]) -> list[Device]:
+        """Give devices by their names, those that there are, in the order of the fleet."""
+        where = self.index.where
+        return [self.devices[at] for at in sorted(where[gpu] for gpu in set(gpus) if gpu in where)]
+
+    def with_devices(self, changed: Iterable[Device] = (), gone: Iterable[str] = ()) -> "Fleet":
+        """Give the fleet with some devices changed or new, and without those of some names."""
+        index, new = self.index, {one.gpu: one for one in changed}
+        pairs: list[tuple[Device | None, Device | None]] = [(self.device(gpu), one) for gpu, one in new.items()]
+        pairs += [(left, None) for gpu in set(gone) - set(new) if (left := self.device(gpu)) is not None]
+        pairs = [(before, after) for before, after in pairs if before != after]
+        if not pairs:
+            return self
+        if all(before is not None and after is not None for before, after in pairs):
+            every, where = list(self.devices), index.where
+            for _, after in pairs:
+                if after is not None:
+                    every[where[after.gpu]] = after
+        else:
+            moved = {before.gpu for before, _ in pairs if before is not None}
+            every = [one for one in self.devices if one.gpu not in moved] + [one for _, one in pairs if one is not None]
+            every.sort(key=lambda one: one.gpu)
+            where = positions(every)
+        fleet = replace(self, devices=tuple(every))
+        # A fleet of which much is new goes through all of them sooner than change by change.
+        return fleet if len(pairs) > len(every) // 4 + 8 else self._after(fleet, index.changed(pairs, where))
+
+    def with_nodes(self, nodes: Mapping[str, Node]) -> "Fleet":
+        """Give the fleet on these nodes."""
+        fleet = replace(self, nodes=nodes)
+        return fleet if self._index is None else self._after(fleet, self._index.on_nodes(nodes))
 
     def without(self, pods: Iterable[str]) -> "Fleet":
         """Give the fleet as if these pods (namespace/name) had returned what they hold."""
         gone = frozenset(pods)
-        return replace(self, devices=tuple(device.without(gone) for device in self.devices))
+        return self.with_devices(device.without(gone) for device in self.at(self.index.holding(gone)))
 
     def with_claim(self, gpu: str, claim: Claim) -> "Fleet":
         """Give the fleet with one more claim."""
-        return replace(
-            self,
-            devices=tuple(
-                device.with_claims((*device.claims, claim)) if device.gpu == gpu else device for device in self.devices
-            ),
-        )
+        device = self.device(gpu)
+        return self if device is None else self.with_devices((device.with_claims((*device.claims, claim)),))
+
+    @staticmethod
+    def _after(fleet: "Fleet", index: Index) -> "Fleet":
+        object.__setattr__(fleet, "_index", index)
+        return fleet
 
     def host_limit(self, node: Node) -> int:
         """Give the bytes of host memory that models may have on a node."""
@@ -224,11 +286,16 @@ class Fleet:
 
     def host_claims(self) -> Mapping[str, int]:
         """Give the bytes of host memory that servers with a device have, by node."""
-        out: Counter[str] = Counter()
-        for device in self.devices:
-            for claim in device.claims:
-                out[device.node] += claim.host_bytes
-        return out
+        return self.index.books.host_claims
+
+    def host_left(self) -> Mapping[str, int]:
+        """Give the bytes of host memory that are left for models, by node where that is limited."""
+        index = self.index
+        if index.host_limits is None:
+            limits = ((name, self.host_limit(node)) for name, node in self.nodes.items())
+            index.host_limits = {name: limit for name, limit in limits if limit < UNLIMITED}
+        claimed = self.host_claims()
+        return {name: max(0, limit - claimed.get(name, 0)) for name, limit in index.host_limits.items()}
 
 
 def limit_of(budget: str, whole: int | None) -> int:

@@ -1,19 +1,24 @@
 """How one of several devices that fit is picked: one function for each policy.
 
-A policy looks at all devices that fit and gives a key for each; the smallest key wins. Keys are whole numbers, so that
-the answer is the same everywhere. Whoever asks adds the GPU object's name as the last word, so that no two are equal.
+A policy knows how fast the devices are that fit, and gives a key for each; the smallest key wins. Keys are whole
+numbers, so that the answer is the same everywhere. Whoever asks adds the GPU object's name as the last word, so that no
+two are equal.
 """
 
-import hashlib
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
+from zlib import crc32
 
 from paddock.api.modeldeployment import Policy
-from paddock.core.filters import Judged
 from paddock.core.fleet import Device
 from paddock.core.request import Request
+from paddock.core.view import Member, Members, roomiest, tightest
 
 Key = tuple[int, ...]
+Speeds = Mapping[int, int]
+"""How many devices fit, by their bandwidth in bytes per second, which is 0 where it is not known."""
 NEAR_FASTEST = 25
 """Per cent below the fastest up to which Auto calls a device fast."""
 SPEED_CLASS = 5
@@ -26,114 +31,140 @@ ATTAINED = 60
 class Ranking:
     """A policy's answer for one set of devices."""
 
-    key: Callable[[Judged], Key]
+    key: Callable[[Member], Key]
     words: str
     """What the best one is."""
     ties: str
     """What decides between those of which the words hold alike."""
     told: int = 1
     """How many parts of a key the words are about."""
+    leading: Callable[[Members], Sequence[Member]] = tightest
+    """Gives some devices of one class (alike but for what is left and who is there) among which the two with the least
+    keys are. Follows from the key; it spares asking for the keys of all."""
 
 
-Rule = Callable[[Sequence[Judged], Request], Ranking]
+Rule = Callable[[Speeds, Request], Ranking]
 
 
 def tokens_per_second(device: Device, token_bytes: int) -> int | None:
     """Estimate how many tokens a device generates per second for one request; None when its speed is not known."""
     if device.bandwidth is None or token_bytes <= 0:
         return None
-    return device.bandwidth * ATTAINED // (100 * token_bytes)
+    return _tokens(device.bandwidth, token_bytes)
 
 
-def _speed(one: Judged) -> int:
+def _tokens(bandwidth: int, token_bytes: int) -> int:
+    return bandwidth * ATTAINED // (100 * token_bytes) if token_bytes > 0 else 0
+
+
+def _speed(one: Member) -> int:
     return one.device.bandwidth or 0
 
 
-def _total(one: Judged) -> int:
+def _total(one: Member) -> int:
     return one.device.total or 0
 
 
-def most_memory(_: Sequence[Judged], __: Request) -> Ranking:
+def _servers(one: Member) -> int:
+    return len(one.device.claims)
+
+
+def most_memory(_: Speeds, __: Request) -> Ranking:
     """Take the largest device, then the one with most room left."""
-    return Ranking(lambda one: (-_total(one), -one.available), "most memory", "most room left")
+    return Ranking(lambda one: (-_total(one), -one.available), "most memory", "most room left", leading=roomiest)
 
 
-def best_fit(_: Sequence[Judged], __: Request) -> Ranking:
+def best_fit(_: Speeds, __: Request) -> Ranking:
     """Take the device where least is left, then the faster one."""
     return Ranking(lambda one: (one.available, -_speed(one)), "least room left over", "the faster one")
 
 
-def fastest(fitting: Sequence[Judged], request: Request) -> Ranking:
+def fastest(speeds: Speeds, request: Request) -> Ranking:
     """Take the fastest device, in steps of 5 % of the fastest, then the tightest; those of unknown speed last.
 
     Where no device's speed is known, the largest.
     """
-    top = max((_speed(one) for one in fitting), default=0)
+    top = max(speeds, default=0)
     if not top:
-        return most_memory(fitting, request)
+        return most_memory(speeds, request)
 
-    def key(one: Judged) -> Key:
+    def key(one: Member) -> Key:
         return ((top - _speed(one)) * 100 // (top * SPEED_CLASS), one.available)
 
     return Ranking(key, "fastest", "least room left over")
 
 
-def just_fast_enough(fitting: Sequence[Judged], request: Request) -> Ranking:
+def just_fast_enough(speeds: Speeds, request: Request) -> Ranking:
     """Take the smallest device that reaches the wanted speed, then the tightest; the fastest where none reaches it.
 
     Where no device's speed is known, the largest.
     """
-    if not any(_speed(one) for one in fitting):
-        return most_memory(fitting, request)
+    if not any(speeds):
+        return most_memory(speeds, request)
     wanted = request.min_tokens_per_second or 0
 
-    def reaches(one: Judged) -> bool:
-        return (tokens_per_second(one.device, request.token_bytes) or 0) >= wanted
+    def reaches(bandwidth: int) -> bool:
+        return _tokens(bandwidth, request.token_bytes) >= wanted
 
-    def key(one: Judged) -> Key:
-        return (0, _total(one), one.available) if reaches(one) else (1, -_speed(one), one.available)
+    def key(one: Member) -> Key:
+        if reaches(_speed(one)):
+            return (0, _total(one), one.available)
+        return (1, -_speed(one), one.available)
 
-    if any(reaches(one) for one in fitting):
+    if any(reaches(speed) for speed in speeds):
         return Ranking(key, f"smallest that reaches {wanted} tokens/s", "least room left over", 2)
     return Ranking(key, f"fastest, though none is known to reach {wanted} tokens/s,", "least room left over", 2)
 
 
-def spread(_: Sequence[Judged], request: Request) -> Ranking:
+def spread(_: Speeds, request: Request) -> Ranking:
     """Take the device that keeps the largest share of its memory, then the one with fewest servers, then in turn."""
+    seed = crc32(request.seed.encode())
 
-    def key(one: Judged) -> Key:
-        share = 1000 * (one.available - one.need) // max(1, _total(one))
-        return (-share, len(one.device.claims), _turn(request.seed, one.device.gpu))
+    def share(one: Member) -> int:
+        return 1000 * (one.available - request.need_on(one.device)) // max(1, _total(one))
 
-    return Ranking(key, "largest share of memory left", "fewest servers, then in turn")
+    def key(one: Member) -> Key:
+        return (-share(one), _servers(one), turn(seed, one.gpu))
+
+    def leading(members: Members) -> Sequence[Member]:
+        # Shares grow with what is left: the two largest are at the end, and who has the second one stands side by side.
+        second = share(members[max(0, len(members) - 2)])
+        most = members[bisect_left(members, second, key=share) :]
+        top = most[-1:] if share(most[-1]) > second else ()
+        alike = most[: len(most) - len(top)]
+        fewest = sorted(map(_servers, alike))[:2]
+        some = (one for one in alike if _servers(one) <= fewest[-1])
+        ranked = nsmallest(2, ((_servers(one), turn(seed, one.gpu), one.gpu, one) for one in some))
+        return (*top, *(one for *_, one in ranked))
+
+    return Ranking(key, "largest share of memory left", "fewest servers, then in turn", leading=leading)
 
 
-def auto(fitting: Sequence[Judged], request: Request) -> Ranking:
+def auto(speeds: Speeds, request: Request) -> Ranking:
     """Take the smallest of the fast ones, then the tightest; by wanted speed if one is given.
 
     Where no device's speed is known, the largest. Where only some are known, those of unknown speed come last.
     """
-    top = max((_speed(one) for one in fitting), default=0)
+    top = max(speeds, default=0)
     if not top:
-        return most_memory(fitting, request)
+        return most_memory(speeds, request)
     if request.min_tokens_per_second is not None:
-        return just_fast_enough(fitting, request)
-    fast = [one for one in fitting if _is_fast(one, top)]
+        return just_fast_enough(speeds, request)
+    least = top * (100 - NEAR_FASTEST)
+    fast = sum(count for speed, count in speeds.items() if speed * 100 >= least)
 
-    def key(one: Judged) -> Key:
-        return (0, _total(one), one.available) if _is_fast(one, top) else (1, -_speed(one), -_total(one))
+    def key(one: Member) -> Key:
+        speed = _speed(one)
+        return (0, _total(one), one.available) if speed * 100 >= least else (1, -speed, -_total(one))
 
-    words = "fastest" if len(fast) == 1 else f"smallest of the {len(fast)} fastest"
+    words = "fastest" if fast == 1 else f"smallest of the {fast} fastest"
     return Ranking(key, words, "least room left over", 2)
 
 
-def _is_fast(one: Judged, top: int) -> bool:
-    return _speed(one) * 100 >= top * (100 - NEAR_FASTEST)
-
-
-def _turn(seed: str, gpu: str) -> int:
-    """Give a number that puts devices in another order for each replica, and always in the same one for it."""
-    return int.from_bytes(hashlib.sha256(f"{seed} {gpu}".encode()).digest()[:8], "big")
+def turn(seed: int, gpu: str) -> int:
+    """Give a number that puts devices in another order for each seed, and always in the same one for it."""
+    # Fibonacci hashing: the odd factor carries every difference into the upper bits.
+    return crc32(gpu.encode(), seed) * 0x9E3779B1 & 0xFFFFFFFF
 
 
 POLICIES: Mapping[Policy, Rule] = {

@@ -52,7 +52,7 @@ def kept_for(ahead: Iterable[Queued], fleet: Fleet, promised: Collection[str] = 
     elsewhere.
     """
     # Most who wait need more than there is anywhere; no device need be judged for them.
-    most = _roomiest(fleet)
+    most = fleet.most_available
     names: list[str] = []
     for one in ahead:
         for pod, request in sorted(one.requests.items()):
@@ -64,13 +64,9 @@ def kept_for(ahead: Iterable[Queued], fleet: Fleet, promised: Collection[str] = 
                 fleet = beside
                 claim = Claim(pod, one.deployment, found.need, host_bytes=request.host_need)
                 fleet = fleet.with_claim(found.device.gpu, claim)
-                most = _roomiest(fleet)
+                most = fleet.most_available
                 names += [] if one.deployment in names else [one.deployment]
     return fleet, names
-
-
-def _roomiest(fleet: Fleet) -> int:
-    return max((device.available(fleet.reserve) for device in fleet.devices), default=0)
 
 
 def position(ahead: int) -> int:

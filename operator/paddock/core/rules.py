@@ -1,6 +1,5 @@
 """PlacementPolicies as rules for one deployment: which devices, how much of them, and how they are picked."""
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -123,12 +122,11 @@ def forbidden(rules: Iterable[Rule], device: Device, node: Node | None) -> str |
 
 def used(rules: Iterable[Rule], fleet: Fleet) -> Mapping[str, int]:
     """Give the bytes that the namespaces of each rule with a quota have reserved, by the rule's name."""
-    limited = [rule for rule in rules if rule.quota is not None]
-    out: Counter[str] = Counter()
-    if limited:
-        for device in fleet.devices:
-            out.update({rule.name: _reserved(rule, device) for rule in limited})
-    return out
+    return {
+        rule.name: sum(size for namespace, size in fleet.index.books.reserved.items() if rule.covers(namespace))
+        for rule in rules
+        if rule.quota is not None
+    }
 
 
 def excess(
@@ -151,3 +149,30 @@ def excess(
 
 def _reserved(rule: Rule, device: Device) -> int:
     return sum(claim.bytes for claim in device.claims if rule.covers(claim.deployment.partition("/")[0]))
+
+
+class Allowance:
+    """What rules leave on the devices of one class: they are meant by the same budgets."""
+
+    def __init__(
+        self, rules: Iterable[Rule], device: Device, node: Node | None, need: int, quotas: Mapping[str, int]
+    ) -> None:
+        """Take one device for all of its class; `quotas` is what `used` gave."""
+        self._need = need
+        self._checks: list[tuple[Rule | None, int]] = []
+        """In the order of `excess`: what a quota leaves, or a rule and its budget."""
+        for rule in rules:
+            if rule.quota is not None and need > (left := max(0, rule.quota - quotas.get(rule.name, 0))):
+                self._checks.append((None, left))
+            self._checks += [
+                (rule, size) for selector, size in rule.budgets if mismatch(selector, device, node) is None
+            ]
+        self.unlimited = not self._checks
+
+    def missing(self, device: Device) -> int:
+        """Give the bytes that are not allowed; 0 where the need is."""
+        for rule, size in self._checks:
+            left = size if rule is None else max(0, size - _reserved(rule, device))
+            if self._need > left:
+                return self._need - left
+        return 0
