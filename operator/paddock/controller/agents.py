@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from paddock.api.report import HeaderAnswer, NodeReport
 from paddock.controller.credentials import SERVER_NAME, Credentials
+from paddock.controller.store import Tombstones
 from paddock.core.inventory import combine
 
 log = logging.getLogger("paddock.agents")
@@ -62,6 +63,7 @@ class Agents:
         self._ageing: dict[str, asyncio.Task[None]] = {}
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
+        self._gone = Tombstones()
         self._since: dict[str, float] = {}
         self.nodes_known: Container[str] = ()
         """Names of the nodes that exist, kept by others."""
@@ -94,6 +96,10 @@ class Agents:
         followed = {endpoint.node for endpoint, _ in self._tasks.values()}
         return sorted(node for node, reports in self._reports.items() if reports and node in followed)
 
+    def pods(self) -> list[str]:
+        """Give the agents' pods that are followed, as namespace/name."""
+        return list(self._tasks)
+
     def forget(self, node: str) -> None:
         """Drop what agents reported whose pods are gone: a node that comes back under its name is another one."""
         ageing = self._ageing.pop(node, None)
@@ -105,13 +111,15 @@ class Agents:
 
     def apply(self, type_: str | None, body: Mapping[str, Any]) -> None:
         """Follow or leave an agent, after an event of its pod."""
-        if self._closed:
+        if self._closed or (type_ != "DELETED" and body["metadata"].get("uid") in self._gone):
             return
         meta, status, spec = body["metadata"], body.get("status") or {}, body.get("spec") or {}
         pod = f"{meta['namespace']}/{meta['name']}"
         address, node = status.get("podIP"), spec.get("nodeName")
         gone = type_ == "DELETED" or "deletionTimestamp" in meta or status.get("phase") in ("Failed", "Succeeded")
         wanted = None if gone or not address or not node else Endpoint(pod, node, address)
+        if type_ == "DELETED" and "uid" in meta:
+            self._gone.add(meta["uid"])
         known = self._tasks.get(pod)
         if known is not None and known[0] == wanted:
             return
@@ -126,9 +134,11 @@ class Agents:
 
     async def header(self, node: str, path: str) -> HeaderAnswer:
         """Ask an agent of the node for the summary of a GGUF header. Raises AgentError."""
-        endpoint = next((one for one, _ in self._tasks.values() if one.node == node), None)
-        if endpoint is None:
+        there = [one for one, _ in self._tasks.values() if one.node == node]
+        if not there:
             raise AgentError(f"no agent on {node}")
+        reports = self._reports.get(node, {})
+        endpoint = next((one for one in reversed(there) if one.pod in reports), there[-1])
         url = f"{self._url(endpoint)}/v1/header?{urlencode({'path': path})}"
         data, _ = await self._get(url, {}, HEADER_TIMEOUT)
         try:

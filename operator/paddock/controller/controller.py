@@ -160,8 +160,16 @@ class Controller:
         )
         await self._take_fleet(nodes, gpus)
         self.world.runtime_classes = {one["metadata"]["name"] for one in classes}
-        for pod in agent_pods:
+        await self._take_agents(agent_pods)
+
+    async def _take_agents(self, pods: list[JSON]) -> None:
+        for pod in pods:
             self.agents.apply(None, pod)
+        namespace = self.settings.namespace
+        listed = {f"{namespace}/{pod['metadata']['name']}" for pod in pods}
+        for name in [pod.partition("/")[2] for pod in self.agents.pods() if pod not in listed]:
+            if await self._sweeps.is_gone(namespaced("pods", namespace), name):
+                self.agents.apply("DELETED", {"metadata": {"namespace": namespace, "name": name}})
 
     async def _take_fleet(self, nodes: list[JSON], gpus: list[JSON]) -> None:
         for name in self.world.nodes.keys() - {node["metadata"]["name"] for node in nodes}:
