@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from paddock.api.report import Fault
 from support.client import eventually, stays
-from support.harness import GPUS
+from support.harness import GPUS, MODEL
 from support.pretend_agent import card, summary
 from support.site import GPU
 
@@ -87,6 +87,18 @@ def test_a_node_that_comes_back_with_other_cards_has_only_those(site: Site) -> N
         assert [one["metadata"]["name"] for one in site.gpus()] == [GPU]
         site.plane.remove_node("node1")
         eventually(lambda: not site.client.items(GPUS), 20)
+
+
+def test_a_node_that_comes_back_without_a_file_is_not_believed_to_have_it(site: Site) -> None:
+    site.operator()
+    site.node()
+    site.serve()
+    site.plane.remove_node("node1")
+    eventually(lambda: not site.gpus() or site.gpu()["conditions"][0]["status"] == "False", 20)
+    node = site.node()
+    node.agent.headers.pop(MODEL)
+    site.apply("late")
+    site.wait_for("Accepted", "False", "ModelNotFound", "late")
 
 
 def test_without_any_device_a_model_runs_on_the_cpu_where_it_may(site: Site) -> None:

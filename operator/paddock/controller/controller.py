@@ -296,6 +296,7 @@ class Controller:
             if self.world.nodes.pop(name, None) is not None:
                 self._reports.pop(name, None)
                 self.agents.forget(name)
+                self.models.forget_node(name)
                 self.queue.add((NODE, name))
             return
         node = node_of(body)

@@ -61,6 +61,11 @@ class Models:
         else:
             self._claims.pop(f"{namespace}/{inspector_name(namespace, source)}", None)
 
+    def forget_node(self, node: str) -> None:
+        """Drop what was read on a node that is gone: one that comes back under its name has other files."""
+        for key in [key for key in self._files if key[0] == node]:
+            del self._files[key]
+
     async def find(self, deployment: Deployment, source: Source | RemoteSource, nodes: Iterable[str]) -> Found:
         """Look at the file; `nodes` are those on which it could be served."""
         if isinstance(source, FileSource):
