@@ -75,13 +75,15 @@ def test_killed_at_any_step_the_end_is_the_same(site: Site, scene: str, step: in
     site.plane.stop_operators()
     watch = Watch(site.plane)
     ends: list[str] = []
-    for number in range(1 + os.getpid() % step, MOST, step):
-        end = once(site, number, right, serving)
-        if not end:
-            break
-        ends.append(f"{number}: {end}")
-    watch.stop()
-    print("\n".join(ends))  # noqa: T201 shown when the test fails
+    try:
+        for number in range(1 + os.getpid() % step, MOST, step):
+            end = once(site, number, right, serving)
+            if not end:
+                break
+            ends.append(f"{number}: {end}")
+    finally:
+        watch.stop()
+        print("\n".join(ends))  # noqa: T201 shown when the test fails
     assert 8 // step < len(ends) < MOST // step - 1, "it was killed at each step"
     assert not watch.overbooked, watch.overbooked
 

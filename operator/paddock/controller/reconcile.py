@@ -462,9 +462,10 @@ class Reconciler:
             read = need_ is not None or "need" in latest.status
             text = "the spec is valid and the model's header was read" if read else "the spec is valid"
             finding = Finding("True", Reason.VALID, text)
+        last = self._moves.last(latest)  # Before the plan: who is told that a pod leaves must see it leaving there.
         steps = await self._prover.with_crashes(self._plan(latest))
         steps = await self._fetching.with_progress(latest, steps)
-        model, last = self._fetching.status(latest, steps), self._moves.last(latest)
+        model = self._fetching.status(latest, steps)
         doubt, observed = self._health.seen(latest.key)
         context = choice_of(latest, steps.current)
         outcome = Outcome(finding, steps, unplaced, need_, model, context, doubt, observed, last)
