@@ -24,7 +24,6 @@ NOT_EXACT: frozenset[str] = frozenset(
         "granite-4.0-h-1b",
         "hrm_text-dense",
         "kimi-k2",
-        "kimi-k3-moe",
         "minimax-m3-moe",
         "olmo2-7b",
         "phi-3.5-mini",
@@ -100,9 +99,11 @@ def test_weights_and_cache_are_equal_to_the_byte(name: str) -> None:
         places: tuple[tuple[Place, list[int]], ...] = (("device", measured.device), ("host", measured.host))
         for place, (weights, cache_, _) in places:
             off = UNUSUAL_SPLIT.get(name, 0) if first_layer_on_host(name, options) else 0
-            if options == "no device" and place == "host":  # twice where a CPU packs weights anew: a bound
-                off = table.summary(name).tied_bytes
-            assert abs(found.sum(place, "weights") - weights) == off, (options, place)
+            more = found.sum(place, "weights") - weights
+            if options == "no device" and place == "host":  # a tied matrix is there twice if the CPU packs it anew
+                assert more in {0, table.summary(name).tied_bytes}
+            else:
+                assert abs(more) == off, (options, place)
             if name in WITHOUT_CACHE_FORMULA:
                 assert found.sum(place, "kvCache") >= cache_, (options, place)
             else:
