@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from typing import Any, cast
+from unittest.mock import Mock
 
 from paddock.api.gpu import Reservation
 from paddock.controller.cluster import Cluster, ClusterError
 from paddock.controller.controller import Controller
+from paddock.controller.health import Health
 from paddock.controller.ledger import ConflictError, Ledger
 from paddock.controller.parts import Parts
 from paddock.controller.reconcile import Reconciler
@@ -54,7 +56,8 @@ def reconciler(answers: Answers, world: World) -> tuple[Reconciler, list[tuple[s
     looks: list[tuple[str, float]] = []
     cluster = cast("Cluster", answers)
     ledger = Ledger(cluster, SETTINGS, lambda: None, lambda _: None)
-    parts = Parts(ledger, cast("Any", None), cast("Any", None), cast("Any", None), lambda: None)
+    health = Health(ledger, world, SETTINGS, lambda _key, _after: None, lambda _: None)
+    parts = Parts(ledger, Mock(), Mock(), Mock(), health, lambda: None)
     made = Reconciler(cluster, SETTINGS, world, parts, lambda key, after: looks.append((key, after)), lambda _: False)
     return made, looks
 
@@ -177,6 +180,6 @@ async def test_a_pod_that_is_made_while_the_sweep_asks_for_it_keeps_its_reservat
     cluster = Late()
     made = Controller(cast("Cluster", cluster), SETTINGS)
     made.ledger.apply(gpu(10, "x/gemma-0"))
-    await made._sweep_orphans(0.0)
+    await made._sweeps.orphans(0.0)
     assert [method for method, *_ in cluster.sent] == ["list"]
     assert [one.pod for _, one in made.ledger.reservations()] == ["x/gemma-0"]
