@@ -14,7 +14,7 @@ from paddock.agent import measure as module
 from paddock.agent.measure import MeasureError, Meter, Subject, sparse_copies
 from paddock.core.estimate import Options, estimate
 from paddock.core.gguf import read_gguf
-from paddock.core.measured import Measurement, differences, expected, plausible
+from paddock.core.measured import Measurement, differences, plausible
 from paddock.core.summary import summarize
 from support import gguf_writer as writer
 
@@ -82,9 +82,8 @@ def test_experts_of_some_layers_are_measured_on_the_host(tmp_path: Path) -> None
     summary = table.summary("mixtral-8x7b")
     for options in (Options(context=512, cpu_moe=10), Options(context=512, cpu_moe=25, gpu_layers=20)):
         formula, measured = estimate(summary, options), meter.measure(Subject(path, "x"), options)
-        assert formula.confidence == "bound"
-        assert {one.kind for one in differences(formula, measured)} <= {"compute"}
-        assert all(expected(formula, one) for one in differences(formula, measured))
+        assert formula.confidence == "exact"
+        assert list(differences(formula, measured)) == []
 
 
 @needs_llama
