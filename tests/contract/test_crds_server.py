@@ -84,6 +84,7 @@ def test_every_scalar_default_is_stored(server: ApiServer) -> None:
         "allowIntegrated": "Auto",
         "policy": "Auto",
         "replicaSpread": "Device",
+        "sticky": False,
     }
     assert (stored["replicas"], stored["suspend"], stored["priority"]) == (1, False, 0)
 
