@@ -234,7 +234,7 @@ class _Divided:
         fraction = self._fraction(place)
         divided = sum(cache.total - cache.state for cache, home in caches if home != HOST)
         states = sum(cache.state for cache, home in caches if home != HOST)
-        return int(divided * fraction) + 1 + (states if fraction else 0), False
+        return min(divided, int(divided * fraction) + 1) + (states if fraction else 0), False
 
     # -- compute ---------------------------------------------------------------------------------------------------
 
