@@ -67,8 +67,8 @@ class Estimator:
 
     def model(self, options: Options) -> MemoryEstimate:
         """Estimate the model alone."""
-        if len(options.shares) <= 1 and not options.overrides:
-            return estimate(self.summary, options)
+        if not options.overrides and (len(options.shares) <= 1 or options.gpu_layers == 0):
+            return estimate(self.summary, options)  # Nothing is divided.
         return _Divided(self.tensors, self.summary, options).estimate()
 
 
