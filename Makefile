@@ -68,7 +68,7 @@ test: build check ## Everything that CI runs
 	$(PYTEST) --durations=10 -m 'e2e and not long' tests >build/test-e2e.log 2>&1 &
 	trap "kill $$! 2>/dev/null || true" EXIT
 	failed=0
-	$(PYTEST) --durations=10 -m 'not e2e and not long and not gpu' tests || failed=$$?
+	PADDOCK_EXAMPLES=60 $(PYTEST) --durations=10 -m 'not e2e and not long and not gpu' tests || failed=$$?
 	wait $$! || failed=$$?
 	trap - EXIT
 	cat build/test-e2e.log
@@ -78,7 +78,7 @@ test-e2e: cluster ## Tests on the real cluster
 	@$(PYTEST) -m 'e2e and not long' tests
 
 test-long: cluster ## Soaks, long fuzzing, kills
-	@PADDOCK_EXAMPLES=2000 $(PYTEST) tests/core tests/fuzz
+	@PADDOCK_EXAMPLES=2000 $(PYTEST) tests/core tests/fuzz tests/estimate/test_laws_of_division.py
 	$(PYTEST) -m long tests
 
 # Of a real card and without Kubernetes: PADDOCK_LLAMA_CPP names the folder of a CUDA build's llama-server and libraries,

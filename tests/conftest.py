@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # No deadline per example: a loaded machine is no failure. No database: a run leaves no file behind.
-# More examples for a long run: PADDOCK_EXAMPLES=1000.
+# More examples: PADDOCK_EXAMPLES=1000. `make test` asks for 60.
 settings.register_profile(
     "paddock",
     max_examples=int(os.environ.get("PADDOCK_EXAMPLES", "15")),

@@ -1,6 +1,6 @@
 """The allocator of compute buffers: what holds of its sizes, and what does not."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from paddock.core.allocator import ALIGNMENT, Allocator, aligned
@@ -41,7 +41,6 @@ def most_alive(steps: Steps, sizes: list[int]) -> int:
     return most
 
 
-@settings(max_examples=300, deadline=None)
 @given(plays(), st.integers(2, 9))
 def test_a_peak_is_between_what_is_alive_and_all_and_grows_with_all_sizes_alike(
     play: tuple[Steps, list[int]], times: int
@@ -52,7 +51,6 @@ def test_a_peak_is_between_what_is_alive_and_all_and_grows_with_all_sizes_alike(
     assert peak(steps, [size * times for size in sizes]) == found * times
 
 
-@settings(max_examples=300, deadline=None)
 @given(plays(nested=True), st.data())
 def test_where_the_newest_block_goes_first_larger_blocks_never_need_less(
     play: tuple[Steps, list[int]], data: st.DataObject

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from paddock.api.report import HeaderSummary
@@ -43,7 +43,6 @@ OPTIONS = st.builds(
 
 
 @given(OPTIONS)
-@settings(max_examples=60, deadline=None)
 def test_totals_are_the_sums_of_addends_and_nothing_is_negative(options: Options) -> None:
     found = estimate(SUMMARY, options)
     assert all(one.bytes > 0 for one in found.addends)
@@ -57,7 +56,6 @@ def test_totals_are_the_sums_of_addends_and_nothing_is_negative(options: Options
 
 
 @given(OPTIONS, st.sampled_from(["context", "parallel", "ubatch"]))
-@settings(max_examples=60, deadline=None)
 def test_more_context_slots_and_tokens_never_need_less_cache(options: Options, what: str) -> None:
     more = replace(options, **{what: getattr(options, what) * 2})
     if what == "parallel":  # the context is the total over slots

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from paddock.api.report import HeaderSummary
@@ -257,7 +257,6 @@ KEYS = st.sampled_from(
 ARCHITECTURES = st.sampled_from(["llama", "gemma3", "qwen3next", "nemotron_h", "mamba", "minimax-m3", "gemma4"])
 
 
-@settings(max_examples=80, deadline=None)
 @given(ARCHITECTURES, st.dictionaries(KEYS, SIZES, max_size=6))
 def test_any_metadata_gives_a_summary_or_a_clear_error(architecture: str, changes: dict[str, Any]) -> None:
     metadata = {key.replace("llama.", f"{architecture}."): value for key, value in Model().metadata().items()}

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from estimate import table
@@ -251,7 +251,6 @@ OPTIONS = st.fixed_dictionaries(
 PARTS = ("device_weights", "device_kv", "device_compute", "device_margin", "host_weights", "host_kv", "host_compute")
 
 
-@settings(max_examples=80, deadline=None)
 @given(st.sampled_from(SUMMARIES), OPTIONS, st.booleans(), st.sampled_from(["CUDA", "Vulkan", None]))
 def test_more_never_needs_less(summary: HeaderSummary, options: dict[str, Any], gpu: bool, backend: str | None) -> None:
     def estimate(**changes: int) -> MemoryNeed:

@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from estimate.corpus import SHAPES, metadata, tensors
@@ -44,7 +44,6 @@ def test_layers_go_to_devices_by_shares_from_the_first_offloaded_on() -> None:
 SPLITS = st.lists(st.integers(0, 9), min_size=1, max_size=6).filter(any).map(lambda found: tuple(map(float, found)))
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(NAMES), SPLITS, st.one_of(st.none(), st.integers(0, 40)), st.sampled_from([1, 4]), st.integers(0, 9)
 )
@@ -65,7 +64,6 @@ def test_weights_and_cache_add_up_over_any_split(
     assert not any(part.device in empty and part.place == "device" for part in many.addends)
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     st.sampled_from(NAMES[:3]), st.lists(st.integers(1, 9), min_size=2, max_size=4), st.sampled_from(["row", "tensor"])
 )
