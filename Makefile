@@ -63,6 +63,7 @@ test-pure: setup ## Tests of the pure core (seconds)
 # The tests on the real cluster run beside all others: both mostly wait.
 test: build check ## Everything that CI runs
 	@$(BIN)/python tests/cluster/cluster.py up
+	PYTHON=$(BIN)/python tests/cluster/build.sh registry s3
 	mkdir -p build
 	echo 'tests on the real cluster run in the background (about 7 minutes); their output follows at the end'
 	$(PYTEST) --durations=10 -m 'e2e and not long' tests >build/test-e2e.log 2>&1 &

@@ -71,7 +71,7 @@ build_helm() {
   publish "$name"
 }
 
-# A registry and an S3 server for the tests of the fetcher, which build them when they first need them.
+# A registry and an S3 server for the tests of the fetcher.
 build_registry() {
   local name=registry-$REGISTRY_VERSION
   begin "$name" "(about 2 minutes)" || return 0

@@ -25,7 +25,7 @@ AGENT_IMAGE = "ghcr.io/paddock-dev/agent:0.1.0"
 GEMMA, TINY = "file:///models/gemma.gguf", "file:///models/e2e/tiny.gguf"
 MIB = 1024 * 1024
 THIRD = {"contextLength": 114688, "batch": 8192, "ubatch": 8192}
-"""Of the tiny model: 2.75 GiB on the device. Two fit the GTX 1060."""
+"""Of the tiny model: 2.5 GiB on the device, or a step more. Two fit the GTX 1060."""
 MOST = {"contextLength": 262144, "batch": 8192, "ubatch": 8192}
 """Of the tiny model: 5.25 GiB. One fits the GTX 1060."""
 LARGE = {"contextLength": 524288, "batch": 8192, "ubatch": 8192}

@@ -4,7 +4,7 @@ import ipaddress
 import json
 import shutil
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -37,6 +37,8 @@ class Web:
     registry: stores.Registry
     s3: str | None
     """None when the program was not built yet."""
+    bucket: Path
+    """Where that server keeps what lies in `models`."""
     folder: Path
 
     def offer(self, author: str) -> tuple[str, Path]:
@@ -101,7 +103,7 @@ def web(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web
         }
         installation.upgrade(values=values)
         installation.wait_listed()
-        yield Web(site, stranger, registry, s3, folder)
+        yield Web(site, stranger, registry, s3, folder_s3 / "data" / "models", folder)
     installation.upgrade()
     installation.wait_listed()
 
@@ -220,14 +222,13 @@ def test_registries(namespace: str, web: Web) -> None:
         assert fetched(namespace, pod["metadata"]["name"]) == file.stat().st_size, name
 
 
-def test_an_object_store(namespace: str, web: Web, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_an_object_store(namespace: str, web: Web) -> None:
     if web.s3 is None:
         pytest.skip("the S3 server was not compiled yet: tests/cluster/build.sh s3")
     keys = {"accessKeyId": stores.ACCESS, "secretAccessKey": stores.SECRET, "endpoint": web.s3, "region": "us-east-1"}
     give_secret(namespace, "keys", **keys)
     _, file = web.offer("s3")
-    (bucket,) = tmp_path_factory.getbasetemp().glob("s3*/data/models")
-    shutil.copy(file, bucket / "tiny.gguf")
+    shutil.copy(file, web.bucket / "tiny.gguf")
     kit.put(namespace, remote("s3", "s3://models/tiny.gguf", {"uuid": RTX_PRO_6000}, secretRef={"name": "keys"}))
     kit.wait_available(namespace, "s3", seconds=120)
     answers(namespace, "s3")
@@ -274,6 +275,11 @@ def test_each_failure_is_told_by_condition_and_message(namespace: str, web: Web)
     assert kit.condition(kit.mdep(namespace, "corrupt"), "Accepted")["status"] == "True"
 
 
+def nodes_are(*names: str) -> Callable[[kit.Object], bool]:
+    """Give a look at whether the files of a model are on exactly these nodes."""
+    return lambda one: one.get("status", {}).get("model", {}).get("nodes") == list(names)
+
+
 def test_a_node_fetches_ahead_of_need(namespace: str, web: Web) -> None:
     source, _ = web.offer("ahead")
     wish = remote(
@@ -281,9 +287,7 @@ def test_a_node_fetches_ahead_of_need(namespace: str, web: Web) -> None:
     )
     wish["spec"]["replicas"] = 0
     kit.put(namespace, wish)
-    known = kit.wait_all(
-        namespace, ["ahead"], "files on node2", lambda one: one["status"].get("model", {}).get("nodes") == ["node2"], 90
-    )
+    known = kit.wait_all(namespace, ["ahead"], "files on node2", nodes_are("node2"), 90)
     assert known["ahead"]["status"]["replicas"] == 0
     kubectl("patch", "mdep", "ahead", "-n", namespace, "--type=merge", "-p", '{"spec":{"replicas":1}}')
     kit.wait_available(namespace, "ahead")
