@@ -125,7 +125,7 @@ def condition(one: Object, kind: str) -> Object:
 
 
 def wait_all(
-    namespace: str, names: Collection[str], what: str, look: Callable[[Object], object], seconds: float = 60
+    namespace: str, names: Collection[str], what: str, look: Callable[[Object], object], seconds: float = 120
 ) -> dict[str, Object]:
     """Wait until `look` holds for each of these deployments, and give them; on failure tell their conditions."""
     last: dict[str, Object] = {}
@@ -147,7 +147,7 @@ def wait_all(
         raise AssertionError("\n".join([str(error), *told, pods])) from None
 
 
-def wait_available(namespace: str, *names: str, seconds: float = 60) -> dict[str, Object]:
+def wait_available(namespace: str, *names: str, seconds: float = 120) -> dict[str, Object]:
     """Wait until all wanted replicas of these deployments serve."""
     return wait_all(namespace, names, "Available", lambda one: condition(one, "Available")["status"] == "True", seconds)
 
@@ -159,7 +159,7 @@ def wait_condition(
     status: str,
     reason: str | None = None,
     *,
-    seconds: float = 60,
+    seconds: float = 120,
     message: str = "",
 ) -> Object:
     """Wait for a condition with a status, a reason and a part of its message, and give it."""

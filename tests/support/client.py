@@ -20,7 +20,7 @@ BUSY_SECONDS = 20
 MERGE = "application/merge-patch+json"
 
 
-def eventually(condition: Callable[[], T], seconds: float = 10.0, what: str = "") -> T:
+def eventually(condition: Callable[[], T], seconds: float = 30.0, what: str = "") -> T:
     """Repeat until the condition holds, and give its value; an AssertionError that it raises counts as not yet."""
     deadline = time.monotonic() + seconds
     last = ""

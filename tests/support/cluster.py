@@ -53,7 +53,7 @@ def apply(*manifests: dict[str, Any]) -> None:
     kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests}))
 
 
-def eventually(what: str, look: Callable[[], _T | None], seconds: float = 60) -> _T:
+def eventually(what: str, look: Callable[[], _T | None], seconds: float = 120) -> _T:
     """Poll `look` until it returns something true, and return that; AssertionError naming `what` after `seconds`."""
     end = time.monotonic() + seconds
     while not (found := look()):

@@ -53,7 +53,7 @@ class Operator:
         """Give when it logged these words for the first time, in seconds of the monotonic clock."""
         return next((when for when, line in list(self.lines) if words in line), None)
 
-    def wait_until(self, words: str, seconds: float = 20) -> float:
+    def wait_until(self, words: str, seconds: float = 60) -> float:
         """Wait until it has logged these words; gives the seconds since its start."""
 
         def said() -> float | None:

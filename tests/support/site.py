@@ -102,7 +102,7 @@ class Site:
         return condition
 
     def wait_for(
-        self, type_: str, status: str, reason: str | None = None, name: str = "gemma", seconds: float = 15
+        self, type_: str, status: str, reason: str | None = None, name: str = "gemma", seconds: float = 40
     ) -> JSON:
         """Wait for a condition about the present spec."""
 
@@ -149,7 +149,7 @@ class Site:
         assert not twice, f"booked twice: {twice}"
         return {one["pod"].partition("/")[2]: one["bytes"] for one in all_}
 
-    def settle(self, quiet: float = 0.6, seconds: float = 15) -> int:
+    def settle(self, quiet: float = 0.6, seconds: float = 40) -> int:
         """Wait until the operators have written nothing for a moment; gives the mark in the audit log."""
         last, since, deadline = -1, time.monotonic(), time.monotonic() + seconds
         while time.monotonic() - since < quiet:
