@@ -103,7 +103,9 @@ def test_a_server_that_the_driver_shows_elsewhere_is_replaced_on_another_card(si
     assert f"({FIRST}); the model belongs on NVIDIA GeForce RTX 4080 ({SECOND})" in message
     again = up(site, other_than=pod["metadata"]["uid"])
     assert list(site.reservations().values()) == [2 * GIB], "booked once"
-    assert site.status()["placements"][0]["devices"][0]["gpu"] == GPU, "not where it was found wanting"
+    eventually(
+        lambda: site.status()["placements"][0]["devices"][0]["gpu"] == GPU, what="not where it was found wanting"
+    )
     show(site, first=[server(again, 1300 * MIB)])
     site.wait_for("Available", "True", "Serving")
     site.wait_for("Verified", "True", "ProcessOnDevice")
