@@ -4,7 +4,7 @@ Answers are kept for a while, so that a thousand deployments of one file ask onc
 """
 
 import asyncio
-import logging
+import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -15,19 +15,17 @@ from paddock.api.vocabulary import Reason
 from paddock.controller.agents import AgentError, Agents
 from paddock.controller.cluster import JSON, Cluster, ClusterError, namespaced
 from paddock.controller.found import Found
-from paddock.controller.remote import Remote, state_of
+from paddock.controller.reader import answer_of, being_read, started
+from paddock.controller.remote import Remote
 from paddock.controller.settings import Settings
 from paddock.core.deployment import Deployment
 from paddock.core.fleet import Node
 from paddock.core.objects import inspector_name, inspector_pod
 from paddock.core.source import ClaimSource, FileSource, RemoteSource, Source
 
-log = logging.getLogger("paddock.models")
 KEPT_GOOD = 120.0
 """Seconds that a summary is used without asking again."""
 KEPT_BAD = 5.0
-MARK = "PADDOCK-HEADER "
-"""Start of the line in which an inspector pod hands its answer back."""
 
 
 @dataclass
@@ -144,30 +142,21 @@ class Models:
     async def _inspect(self, deployment: Deployment, source: ClaimSource) -> Found:
         """Start the inspector pod, or look at the one that runs."""
         name = inspector_name(deployment.namespace, source)
-        path = namespaced("pods", deployment.namespace, name)
-        try:
-            pod = await self._cluster.get(path)
-        except ClusterError as error:
-            if not error.not_found:
-                raise
-            body = inspector_pod(
-                deployment,
-                source,
-                self._settings.agent_image,
-                self._settings.image_pull_policy,
-                self._settings.server_user,
+        settings = self._settings
+
+        def made() -> JSON:
+            return inspector_pod(
+                deployment, source, settings.agent_image, settings.image_pull_policy, settings.server_user
             )
-            try:
-                pod = await self._cluster.post(namespaced("pods", deployment.namespace), body)
-            except ClusterError as refusal:
-                if refusal.refused:
-                    return Found(reason=Reason.INSPECTION_FAILED, message=refusal.message, retry_after=60)
-                raise
+
+        pod = await started(self._cluster, deployment.namespace, name, made)
+        if isinstance(pod, Found):
+            return pod
         await self.inspected(pod)
         kept = self._claims.get(f"{deployment.namespace}/{name}")
         if kept is not None:
             return await self._with_volume(deployment, source, kept)
-        return Found(message=f"pod {name} reads the header: {state_of(pod)}", retry_after=30)
+        return being_read(pod)
 
     async def inspected(self, pod: Mapping[str, object]) -> bool:
         """Take an inspector pod's answer if it has ended, and remove the pod; tells whether it had ended."""
@@ -186,19 +175,11 @@ class Models:
         return True
 
     async def _answer(self, namespace: str, name: str, status: JSON) -> HeaderAnswer:
-        try:
-            text = await self._cluster.log(namespace, name, "inspect", limit_bytes=1024 * 1024)
-        except ClusterError as error:
-            text = ""
-            log.warning("cannot read the log of %s/%s: %s", namespace, name, error)
-        for line in text.splitlines():
-            if line.startswith(MARK):
-                try:
-                    return HeaderAnswer.model_validate_json(line.removeprefix(MARK))
-                except ValidationError:
-                    break
-        why = status.get("message") or status.get("reason") or text.strip()[-300:] or "it printed no answer"
-        return _fault("InspectionFailed", f"pod {name} ended as {status.get('phase')}: {why}")
+        line, words = await answer_of(self._cluster, namespace, name, status)
+        if line is not None:
+            with contextlib.suppress(ValidationError):
+                return HeaderAnswer.model_validate_json(line)
+        return _fault("InspectionFailed", words)
 
     async def _with_volume(self, deployment: Deployment, source: ClaimSource, kept: _Kept) -> Found:
         if kept.answer.summary is None:

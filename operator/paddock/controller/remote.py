@@ -5,6 +5,7 @@ node's cache, the agent there reads the header, and what the source was is in th
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
@@ -18,10 +19,11 @@ from paddock.api.vocabulary import Reason
 from paddock.controller.agents import AgentError, Agents
 from paddock.controller.cluster import JSON, Cluster, ClusterError, namespaced
 from paddock.controller.found import Found
+from paddock.controller.reader import answer_of, being_read, started
 from paddock.controller.settings import Settings
 from paddock.core.deployment import Deployment
 from paddock.core.failures import REASONS
-from paddock.core.fetching import CACHE_MOUNT, INSPECT, address, header_name, header_pod, sound, told
+from paddock.core.fetching import CACHE_MOUNT, address, header_name, header_pod, sound, told
 
 log = logging.getLogger("paddock.remote")
 KEPT_GOOD = 120.0
@@ -30,7 +32,6 @@ MOST_KEPT = 512
 """Headers that are remembered."""
 FIRST_PAUSE, LONGEST_PAUSE = 15.0, 600.0
 """Seconds after the first failure of a kind until the header is read again; doubled each time, up to the longest."""
-MARK = "PADDOCK-HEADER "
 
 
 @dataclass
@@ -146,23 +147,15 @@ class Remote:
         kept = self._kept.get(key)
         if kept is not None and kept.until > now:
             return self._told(place, kept)
-        path = namespaced("pods", deployment.namespace, name)
-        try:
-            pod = await self._cluster.get(path)
-        except ClusterError as error:
-            if not error.not_found:
-                raise
-            made = header_pod(deployment, text, self._settings.fetcher)
-            try:
-                pod = await self._cluster.post(namespaced("pods", deployment.namespace), made)
-            except ClusterError as refusal:
-                if refusal.refused:
-                    return Found(reason=Reason.INSPECTION_FAILED, message=refusal.message, retry_after=60)
-                raise
+        pod = await started(
+            self._cluster, deployment.namespace, name, lambda: header_pod(deployment, text, self._settings.fetcher)
+        )
+        if isinstance(pod, Found):
+            return pod
         kept = await self._taken(key, pod)
         if kept is not None:
             return self._told(place, kept)
-        return Found(message=f"pod {name} reads the header: {state_of(pod)}", retry_after=30)
+        return being_read(pod)
 
     async def _taken(self, key: str, pod: JSON) -> _Kept | None:
         """Take the answer of a pod that has ended, and remove it."""
@@ -182,22 +175,12 @@ class Remote:
         return kept
 
     async def _answer(self, namespace: str, name: str, status: JSON) -> SourceAnswer:
-        try:
-            text = await self._cluster.log(namespace, name, INSPECT, limit_bytes=1024 * 1024)
-        except ClusterError as error:
-            text = ""
-            log.warning("cannot read the log of %s/%s: %s", namespace, name, error)
-        for line in text.splitlines():
-            if line.startswith(MARK):
-                try:
-                    answer = SourceAnswer.model_validate_json(line.removeprefix(MARK))
-                except ValidationError:
-                    break
+        line, words = await answer_of(self._cluster, namespace, name, status)
+        if line is not None:
+            with contextlib.suppress(ValidationError):
+                answer = SourceAnswer.model_validate_json(line)
                 if answer.origin is None or sound(answer.origin):
                     return answer
-                break
-        why = status.get("message") or status.get("reason") or text.strip()[-300:] or "it printed no answer"
-        words = f"pod {name} ended as {status.get('phase')}: {why}"
         return SourceAnswer(fault=HeaderFault(code="InspectionFailed", message=words[:1000]))
 
     def _told(self, place: Found, kept: _Kept) -> Found:
@@ -236,16 +219,3 @@ def stored_origin(deployment: Deployment) -> Origin | None:
         quantization=known.quantization,
     )
     return origin if sound(origin) else None
-
-
-def state_of(pod: JSON) -> str:
-    """Say what a pod waits for."""
-    status = pod.get("status") or {}
-    for one in status.get("conditions") or ():
-        if one.get("type") == "PodScheduled" and one.get("status") == "False":
-            return str(one.get("message", "not scheduled"))
-    for one in status.get("containerStatuses") or ():
-        waiting = (one.get("state") or {}).get("waiting")
-        if waiting:
-            return f"{waiting.get('reason', '')} {waiting.get('message', '')}".strip()
-    return str(status.get("phase", "Pending"))
