@@ -72,11 +72,8 @@ class Doubts:
         apart = {gpu: pair for (key, gpu), pair in self._pairs.items() if key == deployment and pair.until > now}
         if not apart:
             return fleet
-        devices = tuple(
-            replace(one, ready=False, why_not=apart[one.gpu].why) if one.gpu in apart and one.ready else one
-            for one in fleet.devices
-        )
-        return replace(fleet, devices=devices)
+        held = (one for one in fleet.at(apart) if one.ready)
+        return fleet.with_devices(replace(one, ready=False, why_not=apart[one.gpu].why) for one in held)
 
     def replace(self, steps: Plan) -> Plan:
         """Have servers removed that were found elsewhere, and those that ended on a device that is out of order."""

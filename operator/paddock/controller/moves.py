@@ -216,7 +216,7 @@ class Moves:
         else:
             waits = f"waits until {gpu} reports the memory back"
         left = PATIENCE - _age(promise.since)
-        device = next((one for one in self._ledger.fleet(self._world.nodes).devices if one.gpu == gpu), None)
+        device = self._ledger.fleet(self._world.nodes).device(gpu)
         if left <= 0 or device is None or not device.ready:
             why = f"{waits.removeprefix('waits until ')} is not yet so" if left <= 0 else f"{gpu} is not ready any more"
             await self._abandon(gpu, promise, why)

@@ -259,7 +259,7 @@ class _Search:
             found = _placed(one.request, fleet)
             if found is None or found.device is None or found.device.gpu == one.device:
                 return None
-            before = next(each for each in self.fleet.devices if each.gpu == one.device)
+            (before,) = self.fleet.at([one.device])
             if _reaches(one.request, before) and not _reaches(one.request, found.device):
                 return None
             out.append(Move(one, found))

@@ -227,11 +227,8 @@ class _Run:
 
     def switch(self, gpu: str, *, ready: bool) -> None:
         """Take a GPU away, or give it back."""
-        self.fleet = replace(
-            self.fleet,
-            devices=tuple(
-                replace(one, ready=ready, why_not="an outage") if one.gpu == gpu else one for one in self.fleet.devices
-            ),
+        self.fleet = self.fleet.with_devices(
+            replace(one, ready=ready, why_not="an outage") for one in self.fleet.at([gpu])
         )
         self.changes += 1
         for job, device in [] if ready else list(self.running.values()):
