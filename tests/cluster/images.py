@@ -40,6 +40,10 @@ _PYTHON = (
     "--platform=manylinux_2_28_x86_64",
     "--platform=manylinux2014_x86_64",
 )
+_LOCKS = {
+    "operator": REPOSITORY / "requirements" / "operator.lock",
+    "agent": REPOSITORY / "requirements" / "agent-lean.lock",
+}
 
 
 def paddock_version() -> str:
@@ -65,10 +69,15 @@ class Images:
     def build(self) -> dict[str, Manifest]:
         """Build what changed and return {recipe: manifest} of all images."""
         run_aloud(HERE / "build.sh", "llama")
-        built = {"base": self._builder.build(self._base())}
+        # Downloads over the network go on while the base image is made.
+        with ThreadPoolExecutor() as pool:
+            downloads = [pool.submit(_download, self._programs.cache, *each) for each in _LOCKS.items()]
+            built = {"base": self._builder.build(self._base())}
+        for each in downloads:
+            each.result()
         for recipe in (
             *(self._pause(), self._server(), self._pretend("cuda"), self._pretend("vulkan"), self._pretend("all")),
-            *(self._python("operator", "operator", "base"), self._python("agent", "agent-lean", "pretend-all")),
+            *(self._python("operator", "base"), self._python("agent", "pretend-all")),
         ):
             built[recipe.name] = self._builder.build(recipe)
         return built
@@ -156,41 +165,35 @@ class Images:
 
         return Recipe(f"pretend-{stage}", _PRETEND / "Dockerfile", sources, prepare, target=stage, base="server")
 
-    def _python(self, name: str, lock: str, base: str) -> Recipe:
-        requirements = REPOSITORY / "requirements" / f"{lock}.lock"
+    def _python(self, name: str, base: str) -> Recipe:
+        requirements = _LOCKS[name]
         sources = {"operator/paddock": REPOSITORY / "operator" / "paddock"}
-        prepare = _with_wheels(self._programs.cache, requirements, name)
+        prepare = _with_wheels(self._programs.cache, name)
         key = hashlib.sha256(requirements.read_bytes()).hexdigest()
         dockerfile = REPOSITORY / "images" / f"{name}.Dockerfile"
         return Recipe(name, dockerfile, sources, prepare, inputs=(key,), base=base, usual_seconds=30)
 
 
-def _with_wheels(cache: Path, requirements: Path, name: str) -> Callable[[Path], None]:
-    """Return a step that puts the locked packages, downloaded once, into the context as build/wheels/NAME."""
+def _download(cache: Path, name: str, requirements: Path) -> Path:
+    """Download the locked packages of image `name`, once, and return their folder."""
+    key = hashlib.sha256(requirements.read_bytes() + repr(_PYTHON).encode()).hexdigest()[:16]
+    wheels = cache / "wheels" / f"{name}-{key}"
+    if not wheels.is_dir():
+        say(f"  downloading the packages of {requirements.name}")
+        staged = wheels.with_suffix(".part")
+        pip = (sys.executable, "-m", "pip", "download", "-q", "--require-hashes", *_PYTHON)
+        run(*pip, "-r", requirements, "-d", staged)
+        staged.rename(wheels)
+    return wheels
+
+
+def _with_wheels(cache: Path, name: str) -> Callable[[Path], None]:
+    """Return a step that puts the locked packages into the context as build/wheels/NAME."""
 
     def prepare(context: Path) -> None:
-        key = hashlib.sha256(requirements.read_bytes() + repr(_PYTHON).encode()).hexdigest()[:16]
-        wheels = cache / "wheels" / f"{name}-{key}"
-        if not wheels.is_dir():
-            say(f"  downloading the packages of {requirements.name}")
-            staged = wheels.with_suffix(".part")
-            run(
-                sys.executable,
-                "-m",
-                "pip",
-                "download",
-                "-q",
-                "--require-hashes",
-                *_PYTHON,
-                "-r",
-                requirements,
-                "-d",
-                staged,
-            )
-            staged.rename(wheels)
         target = context / "build" / "wheels" / name
         target.mkdir(parents=True)
-        for wheel in wheels.iterdir():
+        for wheel in _download(cache, name, _LOCKS[name]).iterdir():
             (target / wheel.name).write_bytes(wheel.read_bytes())
 
     return prepare
