@@ -17,6 +17,7 @@ import yaml
 
 from paddock.agent.settings import Settings as AgentSettings
 from paddock.api.crd import KINDS, Kind, crds
+from paddock.api.documented import document
 from paddock.api.vocabulary import API_VERSION, CONDITION_MEANING, REASONS, VERDICTS, Entry
 from paddock.controller.settings import Settings as OperatorSettings
 from paddock.core.args import ALLOWED, OWN_FIELD
@@ -245,6 +246,7 @@ def settings_page() -> str:
     """Give the page of the environment variables that the programs read."""
 
     def rows(settings: type[BaseModel], prefix: str = "PADDOCK_") -> list[tuple[str, ...]]:
+        document(settings)
         fields = settings.model_fields.items()
         return [
             (f"`{prefix}{name.upper()}`", setting_default(field.default), " ".join((field.description or "").split()))

@@ -422,6 +422,7 @@ def test_the_operator_may_do_what_it_does_and_no_more() -> None:
         "update paddock.dev/gpus/status",
         "watch /nodes",
         "watch /pods",
+        "watch node.k8s.io/runtimeclasses",
         "watch paddock.dev/gpus",
         "watch paddock.dev/modeldeployments",
         "watch paddock.dev/placementpolicies",

@@ -180,3 +180,20 @@ def test_only_nodes_with_the_file_are_used(site: Site) -> None:
     assert pod["spec"]["nodeName"] == "node2"
     mark = site.settle()
     stays(lambda: not site.plane.written(mark), 0.5)
+
+
+def test_a_runtime_class_that_comes_later_is_seen_at_once(site: Site) -> None:
+    """By its watch: the first comparisons after the start, which would find it too, are waited for."""
+    path = "/apis/node.k8s.io/v1/runtimeclasses"
+    operator = site.operator(runtime_classes='{"nvidia": "later"}', resync_seconds=600)
+    site.node()
+    site.apply("gemma")
+    site.wait_for("Placed", "False", "NoDevice")
+    eventually(lambda: operator.calls()["list node.k8s.io/runtimeclasses"] >= 3, 30, "the start and two comparisons")
+    site.settle()
+    body = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "later"}, "handler": "nvidia"}
+    site.client.do("POST", path, body)
+    try:
+        site.wait_for("Available", "True", "Serving")
+    finally:
+        site.client.delete(f"{path}/later")

@@ -54,7 +54,7 @@ ones. The agents have none.
   verbs: [get{{ if or .Values.modelRoots .Values.modelCache.hostPath }}, list, create, delete{{ end }}]
 - apiGroups: [node.k8s.io]
   resources: [runtimeclasses]
-  verbs: [list]
+  verbs: [list, watch]
 {{- end }}
 
 {{/* In its own namespace. */}}

@@ -15,7 +15,7 @@ class Model(BaseModel):
         populate_by_name=True,
         frozen=True,
         extra="ignore",
-        use_attribute_docstrings=True,
+        defer_build=True,  # most are only ever parts of others
     )
 
     @override

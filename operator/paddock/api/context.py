@@ -20,10 +20,8 @@ Tokens = Annotated[int, Field(ge=1, le=MOST)]
 class ContextRange(Model):
     """The context that is wanted, and how little of it would do."""
 
-    least: Annotated[Tokens, Field(alias="min")]
-    """Tokens with which a device must be found."""
-    preferred: Tokens
-    """Tokens that are taken where the chosen device has room for them."""
+    least: Annotated[Tokens, Field(alias="min", description="Tokens with which a device must be found.")]
+    preferred: Annotated[Tokens, Field(description="Tokens that are taken where the chosen device has room for them.")]
 
 
 class ContextChoice(Model):

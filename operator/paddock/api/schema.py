@@ -10,6 +10,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from paddock.api.documented import document
+
 Schema = dict[str, Any]
 
 _KEPT = (
@@ -46,6 +48,7 @@ def structural(model: type[BaseModel], *, defaults: bool) -> Schema:
     `defaults` says whether the API server fills in defaults: in a spec it does, so that rules and readers see every
     value; a status is written whole by the operator and gets none. Raises TypeError for what has no structural form.
     """
+    document(model)
     schema = model.model_json_schema(by_alias=True, mode="validation")
     return _Converter(schema.get("$defs", {}), defaults=defaults).convert(schema)
 

@@ -174,7 +174,7 @@ class Agents:
                     data += chunk
                 return data, answer.headers.get("ETag")
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise AgentError(f"{url.partition('?')[0]}: {error or type(error).__name__}") from error
+            raise AgentError(f"{url.partition('?')[0]}: {str(error) or type(error).__name__}") from error
 
     async def _follow(self, endpoint: Endpoint) -> None:
         """Poll one agent for ever."""

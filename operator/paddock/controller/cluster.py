@@ -155,7 +155,7 @@ class Cluster:
                 method, self.server + path, headers=headers, body=body, _request_timeout=seconds
             )
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise ClusterError(0, "Unreachable", f"{self.server}: {error or type(error).__name__}") from error
+            raise ClusterError(0, "Unreachable", f"{self.server}: {str(error) or type(error).__name__}") from error
         response: aiohttp.ClientResponse = answer.response
         return response
 
@@ -174,7 +174,7 @@ class Cluster:
         try:
             data = await response.read()
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise ClusterError(0, "Unreachable", f"{self.server}: {error or type(error).__name__}") from error
+            raise ClusterError(0, "Unreachable", f"{self.server}: {str(error) or type(error).__name__}") from error
         if response.status >= 400:  # noqa: PLR2004 HTTP
             raise _error(response.status, data)
         return data

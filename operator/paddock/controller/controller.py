@@ -310,6 +310,13 @@ class Controller:
         if before != node:
             self._fleet_changed()
 
+    def runtime_class_event(self, type_: str | None, body: Mapping[str, Any]) -> None:
+        """Note that a RuntimeClass came or went: devices can be given to pods that could not be, or the reverse."""
+        name, known = body["metadata"]["name"], self.world.runtime_classes
+        if (type_ != "DELETED") != (name in known):
+            known ^= {name}
+            self._fleet_changed()
+
     def _look_at_node(self, node: str) -> None:
         self.queue.add((NODE, node))
 

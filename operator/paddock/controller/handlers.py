@@ -54,6 +54,7 @@ def registry() -> kopf.OperatorRegistry:
     kopf.on.event(GROUP, VERSION, "placementpolicies", registry=made)(policy_event)
     kopf.on.event("v1", "pods", registry=made)(pod_event)
     kopf.on.event("v1", "nodes", registry=made)(node_event)
+    kopf.on.event("node.k8s.io", "v1", "runtimeclasses", registry=made)(runtime_class_event)
     return made
 
 
@@ -126,3 +127,8 @@ async def pod_event(memo: Controller, event: kopf.RawEvent, **_: Any) -> None:
 async def node_event(memo: Controller, event: kopf.RawEvent, **_: Any) -> None:
     """Pass on a change of a Node."""
     memo.node_event(event["type"], event["object"])
+
+
+async def runtime_class_event(memo: Controller, event: kopf.RawEvent, **_: Any) -> None:
+    """Pass on a change of a RuntimeClass."""
+    memo.runtime_class_event(event["type"], event["object"])

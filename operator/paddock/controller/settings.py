@@ -22,7 +22,7 @@ class SettingsError(Exception):
 class Settings(BaseModel):
     """The operator's settings."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     namespace: str = "paddock-system"
     """Namespace of the operator: its Lease, the agents and their Secret."""
