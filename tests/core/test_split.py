@@ -68,7 +68,7 @@ def test_all_files_are_read_in_order() -> None:
 def test_reading_ends_at_the_limit_of_tensors() -> None:
     asked: list[str] = []
     names = [f"m-{number:05}-of-00900.gguf" for number in range(1, 901)]
-    parts = {name: part(MAX_TENSORS // 2, count=900, no=number) for number, name in enumerate(names)}
+    parts = {name: part(MAX_TENSORS // 2, count=900, no=number) for number, name in enumerate(names[:3])}
     with pytest.raises(GgufError, match="hold more than"):
         read_parts(names[0], reader(parts, asked))
     assert len(asked) == 3
