@@ -10,8 +10,8 @@ import pytest
 from paddock.api.modeldeployment import CacheType, FlashAttention, Mode
 from paddock.core.args import ALLOWED, OWN_FIELD, check, normal
 from paddock.core.images import BUILD
-from paddock.core.pod import Mounted, arguments, bind
-from support.builders import INTEL, RTX_4080, deployment
+from paddock.core.pod import Mounted, arguments
+from support.builders import INTEL, RTX_4080, bound, deployment
 
 MOUNTED = Mounted("claim", "/models", "/models/gemma.gguf", 0)
 CACHE = Path(os.environ.get("PADDOCK_CACHE", Path.home() / ".cache/paddock"))
@@ -183,7 +183,7 @@ SPECS = {
 @pytest.mark.parametrize("case", list(SPECS))
 def test_the_server_knows_every_argument_that_is_rendered(case: str, known: dict[str, int]) -> None:
     serving, on = SPECS[case]
-    rendered = arguments(deployment(serving=serving), bind(on, {}), MOUNTED, 2)
+    rendered = arguments(deployment(serving=serving), bound(on), MOUNTED, 2)
     waiting = 0
     seen: list[str] = []
     for text in rendered:
@@ -204,7 +204,7 @@ def test_the_server_reads_the_rendered_arguments_and_fails_at_the_missing_file_a
     serving = {"gpuLayers": 0, "args": ["--temp", "-1", "--keep", "-1"], "cacheTypeK": CacheType.Q8_0}
     serving["flashAttention"] = FlashAttention.ON
     missing = Mounted("claim", "/models", str(tmp_path / "none.gguf"), 0)
-    rendered = arguments(deployment(serving=serving), bind(None, {}), missing, 1)
+    rendered = arguments(deployment(serving=serving), bound(None), missing, 1)
     rendered[rendered.index("--port") + 1] = "0"
     done = subprocess.run([SERVER, *rendered], capture_output=True, text=True, check=False, timeout=30)
     assert done.returncode == 1

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from paddock.api.vocabulary import Reason
 from paddock.core.evidence import Evidence, Expected, ServerLog, judge, last_error, parse_log
 from paddock.core.images import BUILD
-from paddock.core.pod import Mounted, arguments, bind
-from support.builders import deployment
+from paddock.core.pod import Mounted, arguments
+from support.builders import bound, deployment
 from support.gguf_writer import Model, Typed, write_model
 
 MIB = 1024 * 1024
@@ -354,7 +354,7 @@ def vocabulary(size: int = 96) -> dict[str, str | int | Typed | list[str] | list
 def log_of_real_server(program: Path, model: Path, folder: Path) -> str:
     rendered = arguments(
         deployment(serving={"gpuLayers": 0, "contextLength": 256}),
-        bind(None, {}),
+        bound(None),
         Mounted("claim", str(folder), str(model), 0),
         1,
     )

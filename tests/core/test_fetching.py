@@ -20,9 +20,9 @@ from paddock.core.fetching import (
     with_fetch,
 )
 from paddock.core.objects import root_claim, root_volume
-from paddock.core.pod import PodSettings, bind, server_pod
+from paddock.core.pod import PodSettings, server_pod
 from paddock.core.replica import replica_of
-from support.builders import RTX_4080, deployment, pod_json, record
+from support.builders import RTX_4080, bound, deployment, pod_json, record
 
 GIB = 1024**3
 ORIGIN = Origin(
@@ -43,7 +43,7 @@ def wanted(**model: Any) -> Deployment:
 
 
 def serving(of: Deployment) -> dict[str, Any]:
-    binding, mounted = bind(RTX_4080, {}), cached_file("cache", ORIGIN)
+    binding, mounted = bound(RTX_4080), cached_file("cache", ORIGIN)
     return with_fetch(server_pod(of, 0, record(RTX_4080), binding, mounted, PodSettings("r", "p")), of, ORIGIN, FETCHER)
 
 

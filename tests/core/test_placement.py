@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paddock.api.binding import Binder
 from paddock.api.gpu import DeviceType
 from paddock.api.modeldeployment import AllowIntegrated, DeviceRef, PlacementSpec, Policy, Toleration
 from paddock.api.selector import DeviceSelector, Vendor
@@ -291,6 +292,18 @@ CASES: dict[Verdict, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]]
         {"tolerations": (Toleration(key="other", operator="Exists"),)},
         {"taints": (Taint("gpu", "yes", "NoSchedule"),)},
         "taint gpu=yes:NoSchedule is not tolerated",
+    ),
+    Verdict.VENDOR_PLUGIN_PRESENT: (
+        {},
+        {},
+        {"resources": {"nvidia.com/gpu": 1}},
+        "the node advertises nvidia.com/gpu and is not declared dedicated",
+    ),
+    Verdict.BINDER_MISSING: (
+        {"backend": "ROCm", "binder": Binder.RUNTIME_CLASS},
+        {},
+        {},
+        "the GPU's spec.binder is RuntimeClass, which its node does not have",
     ),
     Verdict.BACKEND_MISSING: ({}, {"backends": frozenset({"ROCm"})}, {}, "no server image for backend CUDA"),
     Verdict.RUNTIME_CLASS_MISSING: (

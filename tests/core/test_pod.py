@@ -15,15 +15,14 @@ from paddock.api.vocabulary import Annotation, Label
 from paddock.core.deployment import Deployment, placement_hash, revision
 from paddock.core.fleet import Device
 from paddock.core.objects import inspector_pod, root_claim, root_volume, service
-from paddock.core.pod import Binding, Mounted, PodSettings, arguments, bind, pod_name, server_pod
+from paddock.core.pod import Mounted, PodSettings, arguments, pod_name, server_pod
 from paddock.core.quantity import seconds_of
 from paddock.core.replica import replica_of
 from paddock.core.source import ClaimSource, ModelRoot
-from support.builders import GIB, INTEL, MIB, RTX_4080, deployment, device, record
+from support.builders import GIB, INTEL, MIB, RTX_4080, bound, deployment, device, record
 from support.restricted import violations
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-CLASSES = {"nvidia": "nvidia"}
 MOUNTED = Mounted("paddock-models-abc", "/models", "/models/gemma.gguf", 3 * GIB)
 ROOT = ModelRoot(path="/models", host_path="/var/lib/paddock/models")
 AMD = device(
@@ -68,7 +67,7 @@ def pod(on: Device | None, spec: dict[str, Any] | None = None, mounted: Mounted 
     of = deployment(**(spec or {}))
     image = of.spec.server.image if of.spec and of.spec.server.image else "ghcr.io/ggml-org/llama.cpp:server-b11434"
     settings = PodSettings(revision(of), placement_hash(of), host_bytes=700 * MIB)
-    return server_pod(of, 0, record(on, image=image), bind(on, CLASSES), mounted, settings)
+    return server_pod(of, 0, record(on, image=image), bound(on), mounted, settings)
 
 
 CLAIM = ClaimSource("weights", "llm/gemma.gguf")
@@ -183,14 +182,15 @@ def test_exactly_one_device_is_visible_and_used(name: str) -> None:
 def test_other_backends_are_pinned_by_what_their_runtime_knows(
     fields: dict[str, Any], variable: str, value: str
 ) -> None:
-    bound = bind(device(**fields), CLASSES)
-    assert bound == Binding(f"{fields['backend']}0", {"NVIDIA_VISIBLE_DEVICES": "void", variable: value})
+    given = bound(device(**fields))
+    assert given.name_in_pod == f"{fields['backend']}0"
+    assert given.environment == {"NVIDIA_VISIBLE_DEVICES": "void", variable: value}
 
 
 @pytest.mark.parametrize("fields", [{"uuid": None}, {"backend": "Vulkan", "raw_index": None}, {"backend": "OpenCL"}])
 def test_a_device_that_cannot_be_shown_alone_is_never_bound(fields: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="no identifier"):
-        bind(device("gpu", **fields), CLASSES)
+        bound(device("gpu", **fields))
 
 
 def test_nothing_of_the_users_reaches_the_environment() -> None:
@@ -210,7 +210,7 @@ def test_nothing_of_the_users_reaches_the_environment() -> None:
 
 
 def test_each_slot_has_its_context_rounded_up() -> None:
-    args = arguments(deployment(serving={"contextLength": 5000, "parallel": 4}), bind(RTX_4080, {}), MOUNTED, 2)
+    args = arguments(deployment(serving={"contextLength": 5000, "parallel": 4}), bound(RTX_4080), MOUNTED, 2)
     assert args[args.index("-c") + 1] == str(5120 * 4)
     assert args[args.index("-np") + 1] == "4"
     assert "--no-kv-unified" in args
@@ -232,7 +232,7 @@ def expanded(text: str) -> str:
 @given(st.text(alphabet="$()HOME{}", min_size=1, max_size=16))
 def test_kubernetes_expands_nothing_in_what_users_write(text: str) -> None:
     of = deployment(serving={"args": ["--chat-template", text]})
-    assert expanded(arguments(of, bind(RTX_4080, {}), MOUNTED, 2)[-1]) == text
+    assert expanded(arguments(of, bound(RTX_4080), MOUNTED, 2)[-1]) == text
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,7 @@ OF_A_CLASS = {"backend", "type", "description", "total", "bandwidth", "compute_c
     "budget",
     "reserve",
     "more",
+    "binder",
 }
 """What `kind_of` gives as it is."""
 OF_EACH = {"gpu", "node", "name", "index", "free", "driver", "claims", "foreign", "reserved", "pending"}
@@ -96,7 +97,7 @@ SEEN_BY_SOME = {"uuid", "raw_index", "why_not", "labels", "pci_id"}
 def test_every_fact_of_a_device_is_known_to_be_alike_in_a_class_or_not() -> None:
     """A filter that asks for a new fact is asked once for a class: the fact must be in `kind_of` or in a `Sight`."""
     assert {one.name for one in fields(Device)} == OF_A_CLASS | OF_EACH | SEEN_BY_SOME
-    seen = {"ready", "schedulable", "taints", "labels", "name"}
+    seen = {"ready", "schedulable", "taints", "labels", "name", "resources"}
     assert {one.name for one in fields(Node)} == seen | {"architecture", "memory", "budget"}, "see `_Kinds`"
 
 

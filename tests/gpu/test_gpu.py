@@ -21,13 +21,15 @@ from paddock.agent.settings import Settings
 from paddock.agent.watch import Folders, Watch
 from paddock.agent.watcher import Look
 from paddock.api.report import DeviceUse, NodeReport
+from paddock.core.binding import Binding
 from paddock.core.deployment import deployment_of
 from paddock.core.evidence import Expected, ServerLog, judge, parse_log
 from paddock.core.fleet import Device, device_of
 from paddock.core.inventory import observe
 from paddock.core.need import MemoryNeed, need
-from paddock.core.pod import CONTEXT_CHECKPOINTS, Binding, Mounted, arguments, bind
+from paddock.core.pod import CONTEXT_CHECKPOINTS, Mounted, arguments
 from paddock.core.witness import Subject, combine, look
+from support.builders import bound
 from support.harness import free_port
 
 pytestmark = pytest.mark.gpu
@@ -154,7 +156,7 @@ async def test_the_registry_and_nvml_name_the_same_cards(machine: Machine) -> No
 async def test_a_pinned_server_is_where_it_belongs_by_log_and_driver(machine: Machine, tmp_path: Path) -> None:
     found, estimate = devices(await listed(machine)), needed(machine)
     for device in found[:2]:
-        binding = bind(device, {})
+        binding = bound(device)
         with serving(machine, dict(binding.environment), binding.name_in_pod or "", tmp_path) as server:
             subject = Subject("uid", "", device.pci_id, estimate.device_bytes, estimate.device_weights)
             expected = Expected(
@@ -181,7 +183,7 @@ async def test_a_pinned_server_is_where_it_belongs_by_log_and_driver(machine: Ma
 
 async def test_the_estimate_against_the_driver(machine: Machine, tmp_path: Path) -> None:
     device, estimate = devices(await listed(machine))[0], needed(machine)
-    binding = bind(device, {})
+    binding = bound(device)
     with serving(machine, dict(binding.environment), binding.name_in_pod or "", tmp_path) as server:
         use = next(use for use in seen(machine, server.pid) if use.pci_id == device.pci_id)
         observed = next(one.bytes for one in use.processes if one.pid == server.pid) or 0

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from paddock.api.binding import Binder
 from paddock.api.gpu import DeviceType
 from paddock.api.vocabulary import READINESS_GATE, Annotation, Label
+from paddock.core.binding import ON_CPU, Binding, Chosen, Names, NodeFacts, bind
 from paddock.core.deployment import Deployment, deployment_of, placement_hash, revision
 from paddock.core.fleet import Claim, Device, Fleet, Node
 from paddock.core.pod import pod_name
@@ -134,6 +136,13 @@ def record(on: Device | None = RTX_4080, **fields: Any) -> Record:
             "description": on.description,
         }
     return Record(**given | fields)
+
+
+def bound(on: Device | None, runtime_class: str | None = "nvidia") -> Binding:
+    """Give how a pod gets this device where its node has nothing but the RuntimeClass; None: the CPU."""
+    binder = Binder.RUNTIME_CLASS if on is not None and on.backend == "CUDA" else Binder.NONE
+    chosen = ON_CPU if on is None else Chosen(binder, "because")
+    return bind(on, NodeFacts("node1"), GIB, Names(runtime_class), chosen)
 
 
 def replica(of: Deployment, number: int = 0, *, ready: bool = True, **fields: Any) -> Replica:

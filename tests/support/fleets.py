@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from paddock.api.binding import Binder
 from paddock.api.gpu import DeviceType
 from paddock.api.modeldeployment import AllowIntegrated, DeviceRef, Policy, ReplicaSpread, Toleration
 from paddock.api.selector import DeviceSelector, Preference
+from paddock.api.vocabulary import Label
 from paddock.core.fleet import Claim, Device, Fleet, Node, Taint
 from paddock.core.quantity import UNLIMITED
 from paddock.core.request import Request
@@ -50,12 +52,14 @@ def a_node(chance: Random, name: str) -> Node:
         name,
         ready=mostly(chance, True, [False], 0.1),
         schedulable=mostly(chance, True, [False], 0.1),
-        labels={key: chance.choice("ab") for key in some(chance, [ZONE, "pool"], 2)},
+        labels={key: chance.choice("ab") for key in some(chance, [ZONE, "pool"], 2)}
+        | mostly(chance, {}, [{Label.DEDICATED: "true"}], 0.1),
         taints=mostly(
             chance, (), [(Taint("gpu", "yes", "NoSchedule"),), (Taint("soft", "", "PreferNoSchedule"),)], 0.1
         ),
         memory=chance.choice([None, 6 * GIB, 16 * GIB]),
         budget=mostly(chance, None, ["Auto", "3Gi", "Unlimited"]),
+        resources=mostly(chance, {}, [{"nvidia.com/gpu": 1}, {"nvidia.com/gpu": 0, "amd.com/gpu": 2}], 0.1),
     )
 
 
@@ -92,6 +96,7 @@ def a_device(chance: Random, number: int) -> Device:
         reserve=mostly(chance, None, [GIB], 0.1),
         foreign=mostly(chance, 0, [2 * GIB], 0.1),
         labels=mostly(chance, {}, [{"team": "x"}, {"serial": str(number)}]),
+        binder=mostly(chance, None, [Binder.RUNTIME_CLASS, Binder.DRA], 0.05),
         more=mostly(chance, 0, [300 * MIB, -200 * MIB], 0.1),
         claims=tuple(a_claim(chance) for _ in range(chance.randint(0, 3))),
     )

@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from paddock.api.base import Model
+from paddock.api.binding import Binder
 from paddock.api.disruption import Promise
 from paddock.api.modeldeployment import Condition
 from paddock.api.selector import ATOMIC, Labels, like
@@ -53,6 +54,8 @@ class GPUSpec(Model):
     """Labels by which selectors find it."""
     quarantine: bool = False
     """True: nothing new is placed on it. What runs there stays and is not drained."""
+    binder: Binder | None = None
+    """How pods get it; absent: what its node has decides. docs/binding.md explains each. What runs stays."""
 
 
 class Memory(Model):

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, WithJsonSchema
 
 from paddock.api.base import Model
+from paddock.api.binding import PlacedBinding
 from paddock.api.context import ContextChoice, ContextLength
 from paddock.api.disruption import Disruption, DisruptionSpec, LastDevice
 from paddock.api.queue import Queue, Shortage
@@ -422,6 +423,8 @@ class ReplicaPlacement(Model):
     """Why here, in a sentence."""
     since: Annotated[str, Field(json_schema_extra={"format": "date-time"})]
     """When the decision was taken."""
+    binding: PlacedBinding | None = None
+    """How it got its device; absent in the records of older operators."""
     proof: Proof | None = None
     """What shows that it is there; absent until it is verified."""
 

@@ -33,6 +33,8 @@ class Label:
     """Value of COMPONENT on the short pods that fetch a model's files before a server is there."""
     MODEL_ROOT = f"{GROUP}/model-root"
     """Hash of the model root that a PersistentVolume and its claim give access to."""
+    DEDICATED = f"{GROUP}/dedicated"
+    """On a Node, with the value true: its owner says that its GPUs are Paddock's alone, whatever plugins run there."""
 
 
 class Annotation:
@@ -421,6 +423,8 @@ class Verdict(StrEnum):
     NODE_TAINTED = "NodeTainted"
     BACKEND_MISSING = "BackendMissing"
     RUNTIME_CLASS_MISSING = "RuntimeClassMissing"
+    VENDOR_PLUGIN_PRESENT = "VendorPluginPresent"
+    BINDER_MISSING = "BinderMissing"
     TYPE_NOT_ALLOWED = "TypeNotAllowed"
     NOT_SELECTED = "NotSelected"
     AMBIGUOUS = "Ambiguous"
@@ -458,6 +462,14 @@ VERDICTS: dict[Verdict, Entry] = {
     Verdict.RUNTIME_CLASS_MISSING: Entry(
         "The RuntimeClass that gives an NVIDIA GPU to a container does not exist.",
         "Install the NVIDIA container toolkit with its RuntimeClass, or set `runtimeClasses.nvidia` in the chart's values.",
+    ),
+    Verdict.VENDOR_PLUGIN_PRESENT: Entry(
+        "The device plugin of its vendor gives the device to others, too, and nothing would keep two pods off it.",
+        "Keep that plugin off the node, or label the node paddock.dev/dedicated=true if nothing else asks for its GPUs.",
+    ),
+    Verdict.BINDER_MISSING: Entry(
+        "The GPU's spec.binder names a way by which pods cannot get it on its node.",
+        "Take spec.binder off the GPU, or install what it names.",
     ),
     Verdict.TYPE_NOT_ALLOWED: Entry(
         "An integrated GPU is used only when no discrete one is allowed or fits, or when spec.placement.allowIntegrated is Always.",

@@ -12,12 +12,13 @@ from paddock.controller.needs import need
 from paddock.controller.settings import Settings
 from paddock.controller.store import World
 from paddock.core import args, images
+from paddock.core.binding import NVIDIA, ON_CPU, Asked, Binding, Names, Refused, bind, choose, facts_of
 from paddock.core.context import Wish, wish_of
 from paddock.core.deployment import Deployment
 from paddock.core.need import MemoryNeed
 from paddock.core.placement import Placement
 from paddock.core.plan import Wanted
-from paddock.core.pod import CONTEXT_CHECKPOINTS, bind
+from paddock.core.pod import CONTEXT_CHECKPOINTS
 from paddock.core.quantity import round_up
 from paddock.core.replica import Record, Replica
 from paddock.core.request import Request, request_of
@@ -159,7 +160,7 @@ def request_with(
     assert spec is not None  # noqa: S101 accepted
     # The pod that is replaced is no sibling: its successor keeps to its device and apart from the others.
     siblings = frozenset(one.key for one in world.replicas.of(deployment.key) if one != wanted.replacing)
-    chosen = spec.server.runtime_class_name or settings.runtime_classes.get("nvidia")
+    chosen = spec.server.runtime_class_name or settings.runtime_classes.get(NVIDIA)
     image = spec.server.image
     request = request_of(spec, *sizes, rules_for(deployment.namespace, world.rules.values()))
     return replace(
@@ -177,8 +178,29 @@ def request_with(
     )
 
 
+def binding_of(
+    deployment: Deployment, decision: Placement, pod: str, world: World, settings: Settings
+) -> Binding | Finding:
+    """Give how a replica gets its device; `pod` is the name of its pod."""
+    spec, device = deployment.spec, decision.device
+    assert spec is not None  # noqa: S101 accepted
+    name = device.node if device is not None else decision.node or ""
+    facts = facts_of(name, world.nodes.get(name), frozenset(world.runtime_classes))
+    wish = Asked(spec.server.runtime_class_name or settings.runtime_classes.get(NVIDIA))
+    chosen = choose(device, facts, wish) if device is not None else ON_CPU
+    if isinstance(chosen, Refused):
+        return Finding("False", Reason.NO_DEVICE, chosen.reason)
+    names = Names(settings.runtime_classes.get(NVIDIA), pod, deployment.namespace, deployment.owner_reference)
+    return bind(device, facts, decision.need, names, chosen)
+
+
 def record_of(
-    deployment: Deployment, accepted: Accepted, decision: Placement, world: World, settings: Settings
+    deployment: Deployment,
+    accepted: Accepted,
+    decision: Placement,
+    binding: Binding,
+    world: World,
+    settings: Settings,
 ) -> Record | Finding:
     """Write the decision down; a Finding when no image or node can be named."""
     spec, device = deployment.spec, decision.device
@@ -206,6 +228,9 @@ def record_of(
         image=image,
         host_weights=accepted.need.host_weights,
         context=accepted.context,
+        binder=binding.binder,
+        binder_reason=binding.reason,
+        exact_device=None if binding.exact_device else False,
     )
     if device is None:
         return base
@@ -217,7 +242,7 @@ def record_of(
         uuid=device.uuid,
         pci_id=device.pci_id,
         name=device.name,
-        name_in_pod=bind(device, settings.runtime_classes).name_in_pod or "",
+        name_in_pod=binding.name_in_pod or "",
         backend=device.backend,
         description=device.description,
         device_weights=on_it.device_weights,

@@ -17,6 +17,7 @@ from paddock.controller.contexts import Settled, scene_of, settle, with_hint
 from paddock.controller.decisions import (
     Accepted,
     accepted_of,
+    binding_of,
     candidates_of,
     record_of,
     request_for,
@@ -32,13 +33,14 @@ from paddock.controller.proof import Prover
 from paddock.controller.services import Services
 from paddock.controller.settings import Settings
 from paddock.controller.store import World
+from paddock.core.binding import Binding
 from paddock.core.context import choice_of
 from paddock.core.deployment import Deployment, placement_hash, revision
 from paddock.core.filters import allows
 from paddock.core.fleet import Fleet
 from paddock.core.placement import Placement, Unplaceable, place
 from paddock.core.plan import Plan, Removal, Wanted, plan
-from paddock.core.pod import PodSettings, bind, pod_name, server_pod
+from paddock.core.pod import PodSettings, pod_name, server_pod
 from paddock.core.queue import kept_for
 from paddock.core.replica import Record, Replica
 from paddock.core.request import Request
@@ -271,7 +273,10 @@ class Reconciler:
                 if isinstance(settled, Finding):
                     return settled
                 accepted, decision = settled.accepted, settled.decision
-            record = record_of(deployment, accepted, decision, self._world, self._settings)
+            binding = binding_of(deployment, decision, key.partition("/")[2], self._world, self._settings)
+            if isinstance(binding, Finding):
+                return binding
+            record = record_of(deployment, accepted, decision, binding, self._world, self._settings)
             if isinstance(record, Finding):
                 return record
             self._world.waiting.drop(deployment.key, key)
@@ -279,7 +284,7 @@ class Reconciler:
                 self._ledger.assume(record.gpu, reservation_of(deployment, key, record))
             self._world.making.add(key)
             try:
-                return await self._create(deployment, wanted, accepted, record, decision)
+                return await self._create(deployment, wanted, accepted, record, binding)
             except ConflictError:
                 continue
             finally:
@@ -351,11 +356,10 @@ class Reconciler:
         return Finding("False", Reason.ROLLING_OUT, f"{old.name} makes room: {refusal.message}")
 
     async def _create(
-        self, deployment: Deployment, wanted: Wanted, accepted: Accepted, record: Record, decision: Placement
+        self, deployment: Deployment, wanted: Wanted, accepted: Accepted, record: Record, binding: Binding
     ) -> Finding | None:
         """Book, then make the pod. Gives a finding when the API server refuses the pod."""
         mounted = self._fetching.mounted(accepted, record)
-        binding = bind(decision.device, self._settings.runtime_classes)
         settings = PodSettings(
             revision=revision(deployment),
             placement_hash=placement_hash(deployment),

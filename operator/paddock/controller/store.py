@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from paddock.api.vocabulary import Annotation
+from paddock.api.vocabulary import GROUP, Annotation
 from paddock.core.deployment import Deployment, deployment_of
 from paddock.core.fleet import Node, Taint
 from paddock.core.quantity import parse_quantity
@@ -145,7 +145,17 @@ def node_of(body: Mapping[str, Any]) -> Node:
         architecture=(status.get("nodeInfo") or {}).get("architecture") or "amd64",
         memory=_bytes((status.get("allocatable") or {}).get("memory")),
         budget=(meta.get("annotations") or {}).get(Annotation.HOST_BUDGET),
+        resources=_extended(status.get("allocatable") or {}),
     )
+
+
+def _extended(allocatable: Mapping[str, str]) -> dict[str, int]:
+    """Give the extended resources of others than Paddock: those whose names have a domain that is not Kubernetes'."""
+    return {
+        name: _bytes(quantity) or 0
+        for name, quantity in sorted(allocatable.items())
+        if "/" in name and not name.partition("/")[0].endswith((GROUP, "kubernetes.io"))
+    }
 
 
 def _bytes(quantity: str | None) -> int | None:

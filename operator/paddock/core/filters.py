@@ -9,6 +9,7 @@ from paddock.api.gpu import DeviceType
 from paddock.api.modeldeployment import AllowIntegrated, DeviceRef, PlacementSpec
 from paddock.api.queue import MemoryHolder, Shortage
 from paddock.api.vocabulary import Verdict
+from paddock.core.binding import Asked, Refused, choose, facts_of
 from paddock.core.fleet import Device, Fleet, Node
 from paddock.core.quantity import UNLIMITED, human
 from paddock.core.request import Request
@@ -122,7 +123,7 @@ def judge_all(request: Request, fleet: Fleet) -> tuple[Judged, ...]:
 
 def standing_refusal(device: Device, request: Request, fleet: Fleet, sums: Sums) -> tuple[Verdict, str] | None:
     """Give why a device is nothing for a request, however empty it is."""
-    return _selection(device, request, fleet) or sums.of_node(device.node) or _device_refusal(device, request)
+    return _selection(device, request, fleet) or sums.of_node(device.node) or _device_refusal(device, request, fleet)
 
 
 def judge(device: Device, request: Request, fleet: Fleet, sums: Sums) -> Judged:
@@ -183,13 +184,14 @@ def node_refusal(node: Node | None, request: Request) -> tuple[Verdict, str] | N
     return None
 
 
-def _device_refusal(device: Device, request: Request) -> tuple[Verdict, str] | None:
+def _device_refusal(device: Device, request: Request, fleet: Fleet) -> tuple[Verdict, str] | None:
     if not device.ready or device.total is None:
         return Verdict.NOT_READY, (device.why_not if not device.ready else "") or "its memory is unknown"
     if request.backends is not None and device.backend not in request.backends:
         return Verdict.BACKEND_MISSING, f"no server image for backend {device.backend}"
-    if not request.runtime_classes.get(device.backend, True):
-        return Verdict.RUNTIME_CLASS_MISSING, f"no RuntimeClass for backend {device.backend}"
+    way = choose(device, facts_of(device.node, fleet.nodes.get(device.node), request.classes), Asked())
+    if isinstance(way, Refused):
+        return way.verdict, way.reason
     if device.type is DeviceType.REMOTE:
         return Verdict.TYPE_NOT_ALLOWED, "an RPC device belongs to another machine"
     if device.type is DeviceType.INTEGRATED and request.allow_integrated is AllowIntegrated.NEVER:

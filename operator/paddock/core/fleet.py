@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from paddock.api.binding import Binder
 from paddock.api.gpu import DeviceType, GPUSpec, GPUStatus
 from paddock.api.modeldeployment import Toleration
-from paddock.api.vocabulary import GRANULE, ConditionType
+from paddock.api.vocabulary import GRANULE, ConditionType, Label
 from paddock.core.index import Index, positions
 from paddock.core.overhead import more_than_planned
 from paddock.core.quantity import UNLIMITED, parse_quantity
@@ -54,6 +55,15 @@ class Node:
     """Bytes of host memory that the kubelet gives to pods."""
     budget: str | None = None
     """The node's own word on the host memory that models may have; None for the fleet's."""
+    resources: Mapping[str, int] = field(default_factory=dict)
+    """Extended resources of others than Paddock that it can give, and how many."""
+
+    @property
+    def shares(self) -> tuple[bool, frozenset[str]]:
+        """What decides whether its GPUs may be given out beside its vendor's plugin."""
+        return self.labels.get(Label.DEDICATED) == "true", frozenset(
+            name for name, one in self.resources.items() if one
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +128,8 @@ class Device:
     """Bytes that processes have which are none of our servers in their place."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Labels that its owner gave it, in GPU.spec."""
+    binder: Binder | None = None
+    """How its owner says that pods get it."""
     more: int = 0
     """Bytes by which a server's overhead here is planned higher, or lower, than by the table: learned from others."""
     reserved: int = field(init=False, compare=False, repr=False, default=0)
@@ -362,5 +374,6 @@ def device_of(
         reserve=int(parse_quantity(spec.reserve)) if spec.reserve is not None else None,
         foreign=int(parse_quantity(memory.foreign)) if memory.foreign else 0,
         labels=spec.labels,
+        binder=spec.binder,
         more=more_than_planned(status.backends[0] if status.backends else "", status.learned),
     )

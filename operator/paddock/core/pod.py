@@ -1,4 +1,4 @@
-"""Build the pod of one replica: arguments, environment and node affinity that pin one device.
+"""Build the pod of one replica: arguments, and what pins it to one device and its node.
 
 A pure function of the user's spec, the resolved image and the placement, so that every pod can be compared with a
 golden file. Restricted Pod Security holds for every pod built here.
@@ -12,8 +12,8 @@ from typing import Any
 
 from paddock.api.modeldeployment import FlashAttention, Mode, ModelDeploymentSpec
 from paddock.api.vocabulary import READINESS_GATE, Annotation, Label
+from paddock.core.binding import Binding
 from paddock.core.deployment import Deployment, placement_hash
-from paddock.core.fleet import Device
 from paddock.core.need import slot_context
 from paddock.core.quantity import MIB, parse_quantity, round_up, seconds_of
 from paddock.core.replica import CONTAINER, Record
@@ -44,46 +44,6 @@ class Mounted:
     mount: str
     path: str
     file_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Binding:
-    """How one device is made the only visible one."""
-
-    name_in_pod: str | None
-    environment: Mapping[str, str]
-    runtime_class: str | None = None
-
-
-def bind(device: Device | None, runtime_classes: Mapping[str, str]) -> Binding:
-    """Give environment and name that leave exactly this device visible, in driver and in ggml.
-
-    The name inside the pod is always the first of its backend: only one device is visible there.
-    """
-    hidden = {"NVIDIA_VISIBLE_DEVICES": "void"}
-    if device is None:
-        return Binding(None, hidden)
-    if not device.pinnable:
-        raise ValueError(f"{device.gpu} has no identifier by which a pod could be given it alone")
-    first = f"{device.backend}0"
-    position = str(device.raw_index)
-    if device.backend == "CUDA":
-        # This spelling works in the toolkit's modes auto, jit-cdi and cdi; the plain UUID fails where GPU Operator
-        # makes management.nvidia.com/gpu the default kind (gpu-operator#1876).
-        environment = {
-            "NVIDIA_VISIBLE_DEVICES": f"runtime.nvidia.com/gpu={device.uuid}",
-            "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
-            "CUDA_VISIBLE_DEVICES": str(device.uuid),
-            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        }
-        return Binding(first, environment, runtime_classes.get("nvidia"))
-    if device.backend == "ROCm":
-        return Binding(first, {**hidden, "ROCR_VISIBLE_DEVICES": device.uuid or position})
-    if device.backend == "MUSA":
-        return Binding(first, {**hidden, "MUSA_VISIBLE_DEVICES": device.uuid or position})
-    if device.backend == "Vulkan":
-        return Binding(first, {**hidden, "GGML_VK_VISIBLE_DEVICES": position})
-    return Binding(first, {**hidden, "ONEAPI_DEVICE_SELECTOR": f"level_zero:{position}"})
 
 
 def arguments(deployment: Deployment, binding: Binding, mounted: Mounted, threads: int, context: int = 0) -> list[str]:
@@ -165,6 +125,7 @@ def server_pod(
                 Annotation.REVISION: settings.revision,
                 Annotation.PLACEMENT_SPEC: settings.placement_hash,
                 Annotation.REPLICA: str(number),
+                **binding.annotations,
             },
             "ownerReferences": [deployment.owner_reference],
         },
@@ -255,7 +216,7 @@ def _container(
         # /health is answered beside the decode loop: it fails when the process is stuck, not when it is busy.
         "livenessProbe": {**health, "periodSeconds": 20, "timeoutSeconds": 10, "failureThreshold": 6},
         "lifecycle": {"preStop": {"sleep": {"seconds": DRAIN_SECONDS}}},
-        "resources": _resources(spec, settings),
+        "resources": _resources(spec, binding, settings),
         "securityContext": dict(RESTRICTED_CONTAINER),
         "volumeMounts": [
             {"name": "model", "mountPath": mounted.mount, "readOnly": True},
@@ -272,7 +233,7 @@ def _budget(spec: ModelDeploymentSpec, mounted: Mounted) -> int:
     return STARTUP_SECONDS + mounted.file_bytes // LOAD_BYTES_PER_SECOND
 
 
-def _resources(spec: ModelDeploymentSpec, settings: PodSettings) -> dict[str, Any]:
+def _resources(spec: ModelDeploymentSpec, binding: Binding, settings: PodSettings) -> dict[str, Any]:
     memory = round_up(settings.host_bytes + CACHE_RAM_MIB * MIB, 64 * MIB)
     out: dict[str, Any] = {
         "requests": {"cpu": "500m", "memory": f"{memory // MIB}Mi", **spec.server.resources.requests}
@@ -284,6 +245,12 @@ def _resources(spec: ModelDeploymentSpec, settings: PodSettings) -> dict[str, An
             default = out["requests"].get(name)
             if given is None and default is not None and parse_quantity(default) > parse_quantity(limit):
                 out["requests"][name] = limit
+    if binding.resources:
+        # Of extended resources the request is the limit.
+        out["requests"] |= binding.resources
+        out["limits"] = {**out.get("limits", {}), **binding.resources}
+    if binding.resource_claims:
+        out["claims"] = [{"name": name} for name in binding.resource_claims]
     return out
 
 
@@ -300,6 +267,12 @@ def _scheduling(out: dict[str, Any], spec: ModelDeploymentSpec, record: Record, 
     if term:
         required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
         out["affinity"] = {"nodeAffinity": required}
+    if binding.supplemental_groups:
+        out["securityContext"] = {**out["securityContext"], "supplementalGroups": list(binding.supplemental_groups)}
+    if binding.resource_claims:
+        out["resourceClaims"] = [
+            {"name": name, "resourceClaimName": claim} for name, claim in binding.resource_claims.items()
+        ]
     runtime_class = spec.server.runtime_class_name or binding.runtime_class
     if runtime_class:
         out["runtimeClassName"] = runtime_class

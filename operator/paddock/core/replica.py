@@ -38,6 +38,11 @@ class Record:
     """What the server's buffers on the device are to be at most; 0 in the records of older operators."""
     context: int = 0
     """Tokens of each request; 0 in the records of older operators."""
+    binder: str | None = None
+    """How it got its device; None in the records of older operators."""
+    binder_reason: str | None = None
+    exact_device: bool | None = None
+    """False: which device it is was learned afterwards."""
 
     def dumps(self) -> str:
         """Give it as JSON for an annotation."""
@@ -63,13 +68,15 @@ class Record:
 
 
 _NUMBERS = frozenset({"need", "host_weights", "device_weights", "host_need", "device_buffers", "context"})
-_OPTIONAL = frozenset({"gpu", "node", "uuid", "pci_id"})
+_OPTIONAL = frozenset({"gpu", "node", "uuid", "pci_id", "binder", "binder_reason"})
 
 
 def _fits(name: str, value: object) -> bool:
     """Tell whether a field of a record may have this value: whoever may change pods may write anything there."""
     if name in _NUMBERS:
         return type(value) is int and value >= 0
+    if name == "exact_device":
+        return value is None or isinstance(value, bool)
     return isinstance(value, str) or (value is None and name in _OPTIONAL)
 
 

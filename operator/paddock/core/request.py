@@ -13,6 +13,7 @@ from paddock.api.modeldeployment import (
 )
 from paddock.api.selector import DeviceSelector, Preference
 from paddock.api.vocabulary import GRANULE
+from paddock.core.binding import NVIDIA
 from paddock.core.fleet import Device
 from paddock.core.overhead import MOST_LOWERED
 from paddock.core.quantity import round_up
@@ -64,6 +65,11 @@ class Request:
     """Name of the GPU object that it goes back to where that fits."""
     runtime_classes: Mapping[str, bool] = field(default_factory=dict)
     """By backend: whether the RuntimeClass that it needs exists. Backends that need none are absent."""
+
+    @property
+    def classes(self) -> frozenset[str]:
+        """The RuntimeClasses that there are, by the name that they have by default."""
+        return frozenset({NVIDIA} if self.runtime_classes.get("CUDA", True) else ())
 
     def need_on(self, device: Device) -> int:
         """Give the bytes to reserve on a device, a multiple of 256 MiB, by its backend and what was learned there."""

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from paddock.api.binding import Binder, PlacedBinding
 from paddock.api.context import ContextChoice
 from paddock.api.disruption import Disruption, LastDevice
 from paddock.api.modeldeployment import (
@@ -22,7 +23,7 @@ from paddock.api.vocabulary import ConditionType, Reason
 from paddock.core.deployment import Deployment
 from paddock.core.objects import endpoint
 from paddock.core.plan import Plan, wanted_replicas
-from paddock.core.replica import Replica
+from paddock.core.replica import Record, Replica
 
 Truth = Literal["True", "False", "Unknown"]
 MESSAGE_LIMIT = 2000
@@ -183,6 +184,16 @@ def _proof(replica: Replica, outcome: Outcome, deployment: Deployment) -> Proof 
     )
 
 
+def _binding(record: Record) -> PlacedBinding | None:
+    try:
+        binder = Binder(record.binder or "")
+    except ValueError:
+        return None
+    return PlacedBinding(
+        binder=binder, reason=record.binder_reason or "", exact_device=record.exact_device is not False
+    )
+
+
 def _placement(replica: Replica, proof: Proof | None) -> ReplicaPlacement | None:
     record = replica.record
     if record is None:
@@ -208,6 +219,7 @@ def _placement(replica: Replica, proof: Proof | None) -> ReplicaPlacement | None
         context_length=record.context or None,
         reason=record.reason,
         since=record.since,
+        binding=_binding(record),
         proof=proof,
     )
 

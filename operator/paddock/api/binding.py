@@ -1,0 +1,31 @@
+"""How a server gets its device: the ways there are, and the one that was taken."""
+
+from enum import StrEnum
+
+from paddock.api.base import Model
+
+
+class Binder(StrEnum):
+    """A way by which a pod is given one device."""
+
+    RUNTIME_CLASS = "RuntimeClass"
+    """A RuntimeClass whose runtime gives the container the device that an environment variable names."""
+    DEVICE_PLUGIN = "DevicePlugin"
+    """The node agent's device plugin: the pod asks for memory of one device as an extended resource."""
+    DRA = "Dra"
+    """A ResourceClaim that names the device to the driver of its vendor."""
+    VENDOR_PLUGIN = "VendorPlugin"
+    """The device plugin of its vendor."""
+    NONE = "None"
+    """Nothing but environment variables; all that a replica on the CPU needs."""
+
+
+class PlacedBinding(Model):
+    """How a replica got its device."""
+
+    binder: Binder
+    """The way."""
+    reason: str
+    """Why this way, in a sentence."""
+    exact_device: bool = True
+    """False: not this device was asked for but any of its kind, and which one it is was learned afterwards."""

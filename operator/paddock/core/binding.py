@@ -1,0 +1,203 @@
+"""How one pod gets exactly one device: which way there is on a node, and what that way puts into the pod.
+
+`choose` picks the binder by what is known of the node, and says why; each binder is a pure function that gives a
+`Binding`. What they need of the cluster is in `NodeFacts`; nobody types it in.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from paddock.api.binding import Binder
+from paddock.api.selector import Vendor
+from paddock.api.vocabulary import Label, Verdict
+from paddock.core.fleet import Device, Node
+from paddock.core.selector import vendor_of
+
+NVIDIA = "nvidia"
+"""The container toolkit's own name of its RuntimeClass."""
+HIDDEN: Mapping[str, str] = {"NVIDIA_VISIBLE_DEVICES": "void"}
+"""Keeps a runtime that gives NVIDIA's cards from giving any, even where the image asks for all."""
+_RESOURCES: Mapping[Vendor, str] = {
+    Vendor.NVIDIA: "nvidia.com/",
+    Vendor.AMD: "amd.com/",
+    Vendor.INTEL: "gpu.intel.com/",
+    Vendor.MOORE_THREADS: "mthreads.com/",
+}
+"""How the names of the resources begin that the vendors' own plugins advertise."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What is known of a node, as far as it decides how a pod gets a device there."""
+
+    node: str
+    runtime_classes: frozenset[str] = frozenset()
+    """RuntimeClasses of the cluster."""
+    resources: Mapping[str, int] = field(default_factory=dict)
+    """Extended resources that the node can give, and how many."""
+    dedicated: bool = False
+    """Whether its owner says that its GPUs are Paddock's alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What was asked for."""
+
+    runtime_class: str | None = NVIDIA
+    """Name of the RuntimeClass that gives an NVIDIA card."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The way that is taken, and why."""
+
+    binder: Binder
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """There is no way to give a pod this device."""
+
+    verdict: Verdict
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What a binder may name things by."""
+
+    runtime_class: str | None = None
+    pod: str = ""
+    namespace: str = ""
+    owner: Mapping[str, Any] = field(default_factory=dict)
+    """Owner reference for what is made beside the pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What makes one device the only visible one: the parts of the pod, and how they were arrived at."""
+
+    name_in_pod: str | None
+    """Always the first of its backend, since only one device is visible there; None on the CPU."""
+    environment: Mapping[str, str]
+    runtime_class: str | None = None
+    resources: Mapping[str, str] = field(default_factory=dict)
+    """Extended resources that the server's container asks for."""
+    supplemental_groups: tuple[int, ...] = ()
+    """Groups of the host that may open the device."""
+    resource_claims: Mapping[str, str] = field(default_factory=dict)
+    """ResourceClaims of the pod's namespace, by their name in the pod; the server's container has them all."""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    objects: tuple[Mapping[str, Any], ...] = ()
+    """Manifests that are created before the pod."""
+    exact_device: bool = True
+    """Whether the pod gets this very device; otherwise one of its kind, which is learned afterwards."""
+    binder: Binder = Binder.NONE
+    reason: str = ""
+
+
+# --- which way --------------------------------------------------------------------------------------------------------
+
+
+def facts_of(name: str, node: Node | None, runtime_classes: frozenset[str]) -> NodeFacts:
+    """Give what is known of a node."""
+    if node is None:
+        return NodeFacts(name, runtime_classes)
+    return NodeFacts(name, runtime_classes, node.resources, node.labels.get(Label.DEDICATED) == "true")
+
+
+def choose(device: Device, facts: NodeFacts, wish: Asked) -> Chosen | Refused:
+    """Give the binder of a device on its node, the first that can be: what its owner says, RuntimeClass, none."""
+    explicit = device.binder
+    if explicit is not None:
+        found = _WAYS[explicit](device, facts, wish) if explicit in _WAYS else None
+        if found is None:
+            return Refused(Verdict.BINDER_MISSING, f"the GPU's spec.binder is {explicit}, which its node does not have")
+        return replace(found, reason="the GPU's spec.binder says so") if isinstance(found, Chosen) else found
+    vendor = vendor_resource(device, facts.resources)
+    if vendor is not None and not facts.dedicated:
+        return Refused(Verdict.VENDOR_PLUGIN_PRESENT, f"the node advertises {vendor} and is not declared dedicated")
+    ways = (way(device, facts, wish) for way in _WAYS.values())
+    return next(found for found in ways if found is not None)
+
+
+def _runtime_class(device: Device, facts: NodeFacts, wish: Asked) -> Chosen | Refused | None:
+    if device.backend != "CUDA":
+        return None
+    if wish.runtime_class is None or wish.runtime_class not in facts.runtime_classes:
+        return Refused(Verdict.RUNTIME_CLASS_MISSING, f"no RuntimeClass for backend {device.backend}")
+    vendor = vendor_resource(device, facts.resources)
+    beside = f", and its node is dedicated although it advertises {vendor}" if vendor is not None else ""
+    return Chosen(Binder.RUNTIME_CLASS, f"RuntimeClass {wish.runtime_class} gives the card by its UUID{beside}")
+
+
+def _none(device: Device, _facts: NodeFacts, _wish: Asked) -> Chosen | Refused | None:
+    return Chosen(Binder.NONE, f"its node has nothing that would give a pod a {device.backend} device")
+
+
+Way = Callable[[Device, NodeFacts, Asked], Chosen | Refused | None]
+_WAYS: Mapping[Binder, Way] = {Binder.RUNTIME_CLASS: _runtime_class, Binder.NONE: _none}
+"""In the order in which they are tried; None: not a way for this device on this node."""
+
+
+def vendor_resource(device: Device, resources: Mapping[str, int]) -> str | None:
+    """Give the extended resource of the vendor's own plugin that may hand the device out, too; None without one."""
+    vendor = vendor_of(device)
+    begin = _RESOURCES[vendor] if vendor is not None else "/"
+    return next((name for name in sorted(resources) if resources[name] > 0 and name.startswith(begin)), None)
+
+
+# --- what it puts into the pod ----------------------------------------------------------------------------------------
+
+
+def bind(device: Device | None, facts: NodeFacts, need: int, names: Names, chosen: Chosen) -> Binding:
+    """Give what the chosen binder puts into the pod of a replica that needs so many bytes. No device: the CPU."""
+    if device is None:
+        return Binding(None, HIDDEN, binder=chosen.binder, reason=chosen.reason)
+    return replace(BINDERS[chosen.binder](device, facts, need, names), binder=chosen.binder, reason=chosen.reason)
+
+
+ON_CPU = Chosen(Binder.NONE, "a replica on the CPU needs no device")
+
+
+def visible(device: Device) -> dict[str, str]:
+    """Give the variables that leave only this device visible to its backend, where the host numbers the devices.
+
+    Raises ValueError where it has neither identifier nor position.
+    """
+    if not device.pinnable:
+        raise ValueError(f"{device.gpu} has no identifier by which a pod could be given it alone")
+    position = str(device.raw_index)
+    match device.backend:
+        case "CUDA":
+            return {"CUDA_VISIBLE_DEVICES": str(device.uuid), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        case "ROCm":
+            return {"ROCR_VISIBLE_DEVICES": device.uuid or position}
+        case "MUSA":
+            return {"MUSA_VISIBLE_DEVICES": device.uuid or position}
+        case "Vulkan":
+            return {"GGML_VK_VISIBLE_DEVICES": position}
+        case _:
+            return {"ONEAPI_DEVICE_SELECTOR": f"level_zero:{position}"}
+
+
+def by_runtime_class(device: Device, _facts: NodeFacts, _need: int, names: Names) -> Binding:
+    """Have NVIDIA's container runtime give the card of this UUID."""
+    # This spelling works in the toolkit's modes auto, jit-cdi and cdi; the plain UUID fails where GPU Operator
+    # makes management.nvidia.com/gpu the default kind (gpu-operator#1876).
+    environment = {
+        "NVIDIA_VISIBLE_DEVICES": f"runtime.nvidia.com/gpu={device.uuid}",
+        "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+    }
+    return Binding(f"{device.backend}0", environment | visible(device), names.runtime_class)
+
+
+def by_environment(device: Device, _facts: NodeFacts, _need: int, _names: Names) -> Binding:
+    """Name the device to its backend, and nothing else: whoever runs the node sees to it that the pod can open it."""
+    return Binding(f"{device.backend}0", {**HIDDEN, **visible(device)})
+
+
+Bind = Callable[[Device, NodeFacts, int, Names], Binding]
+BINDERS: Mapping[Binder, Bind] = {Binder.RUNTIME_CLASS: by_runtime_class, Binder.NONE: by_environment}

@@ -1,0 +1,119 @@
+"""Binders: which way a node offers to give a pod one device, and what each puts into the pod."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from paddock.api.binding import Binder
+from paddock.api.vocabulary import Label, Verdict
+from paddock.controller.store import node_of
+from paddock.core.binding import Asked, Chosen, NodeFacts, Refused, choose, facts_of
+from paddock.core.filters import judge_all
+from paddock.core.fleet import Node
+from paddock.core.placement import Placement, Unplaceable, place
+from paddock.core.request import Request
+from support.builders import GIB, INTEL, RTX_4080, RTX_6000, device, fleet
+
+PLAIN = NodeFacts("node1", frozenset({"nvidia"}))
+AMD = device("amd", backend="ROCm", description="AMD Radeon RX 7900 XTX")
+SHARED = {"nvidia.com/gpu": 2, "example.com/dongle": 1}
+
+
+def test_a_node_with_the_runtime_class_alone_gives_nvidias_cards_by_it() -> None:
+    assert choose(RTX_4080, PLAIN, Asked()) == Chosen(
+        Binder.RUNTIME_CLASS, "RuntimeClass nvidia gives the card by its UUID"
+    )
+
+
+def test_other_vendors_devices_are_given_by_environment_alone() -> None:
+    found = [choose(one, PLAIN, Asked()) for one in (AMD, INTEL)]
+    assert [one.binder for one in found if isinstance(one, Chosen)] == [Binder.NONE, Binder.NONE]
+
+
+@pytest.mark.parametrize("asked", [Asked(None), Asked("other")])
+def test_without_its_runtime_class_a_card_cannot_be_given(asked: Asked) -> None:
+    found = choose(RTX_4080, PLAIN, asked)
+    assert isinstance(found, Refused)
+    assert found.verdict is Verdict.RUNTIME_CLASS_MISSING
+
+
+@pytest.mark.parametrize(
+    ("on", "resource"),
+    [
+        (RTX_4080, "nvidia.com/gpu"),
+        (RTX_4080, "nvidia.com/gpu.shared"),
+        (RTX_4080, "nvidia.com/mig-1g.10gb"),
+        (AMD, "amd.com/gpu"),
+        (INTEL, "gpu.intel.com/xe"),
+    ],
+)
+def test_a_node_whose_vendors_plugin_gives_cards_away_is_refused_unless_dedicated(on: Any, resource: str) -> None:
+    facts = replace(PLAIN, resources={resource: 1})
+    found = choose(on, facts, Asked())
+    assert isinstance(found, Refused)
+    assert found.verdict is Verdict.VENDOR_PLUGIN_PRESENT
+    assert resource in found.reason
+    assert isinstance(choose(on, replace(facts, dedicated=True), Asked()), Chosen)
+    assert isinstance(choose(on, replace(facts, resources={resource: 0}), Asked()), Chosen)
+
+
+def test_the_plugin_of_another_vendor_is_no_matter() -> None:
+    assert isinstance(choose(INTEL, replace(PLAIN, resources=SHARED), Asked()), Chosen)
+    assert isinstance(choose(RTX_4080, replace(PLAIN, resources={"amd.com/gpu": 8}), Asked()), Chosen)
+
+
+def test_what_the_owner_says_of_a_gpu_goes_first() -> None:
+    shared = replace(PLAIN, resources=SHARED)
+    explicit = replace(RTX_4080, binder=Binder.RUNTIME_CLASS)
+    assert choose(explicit, shared, Asked()) == Chosen(Binder.RUNTIME_CLASS, "the GPU's spec.binder says so")
+    missing = choose(replace(INTEL, binder=Binder.RUNTIME_CLASS), PLAIN, Asked())
+    assert isinstance(missing, Refused)
+    assert missing.verdict is Verdict.BINDER_MISSING
+    bare = choose(explicit, NodeFacts("node1"), Asked())
+    assert isinstance(bare, Refused)
+    assert bare.verdict is Verdict.RUNTIME_CLASS_MISSING
+
+
+def test_facts_are_read_from_the_node() -> None:
+    body = {
+        "metadata": {"name": "node1", "labels": {Label.DEDICATED: "true"}},
+        "status": {
+            "allocatable": {
+                "cpu": "4",
+                "memory": "8Gi",
+                "hugepages-2Mi": "0",
+                "nvidia.com/gpu": "2",
+                "gpu.paddock.dev/nv-1": "48",
+                "attachable.kubernetes.io/x": "1",
+            }
+        },
+    }
+    facts = facts_of("node1", node_of(body), frozenset({"nvidia"}))
+    assert facts == NodeFacts("node1", frozenset({"nvidia"}), {"nvidia.com/gpu": 2}, dedicated=True)
+
+
+def test_placement_passes_over_a_card_that_two_could_give_away() -> None:
+    shared = Node("node1", resources=SHARED)
+    world = fleet(RTX_4080, RTX_6000, node1=shared)
+    request = Request(need=GIB)
+    assert [one.verdict for one in judge_all(request, world)] == [Verdict.VENDOR_PLUGIN_PRESENT, Verdict.FITS]
+    placed = place(request, world)
+    assert isinstance(placed, Placement)
+    assert placed.device == RTX_6000
+    alone = place(request, fleet(RTX_4080, node1=shared))
+    assert isinstance(alone, Unplaceable)
+    assert "nvidia.com/gpu" in alone.message
+    dedicated = replace(shared, labels={Label.DEDICATED: "true"})
+    assert isinstance(place(request, fleet(RTX_4080, node1=dedicated)), Placement)
+
+
+def test_a_change_of_what_nodes_advertise_changes_the_decision() -> None:
+    both = replace(RTX_6000, gpu="node2-other", description=RTX_4080.description, total=RTX_4080.total)
+    world = fleet(RTX_4080, both)
+    request = Request(need=GIB)
+    assert isinstance(place(request, world), Placement)
+    changed = world.with_nodes({"node1": Node("node1", resources=SHARED), "node2": Node("node2")})
+    placed = place(request, changed)
+    assert isinstance(placed, Placement)
+    assert placed.device == both
