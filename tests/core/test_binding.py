@@ -8,15 +8,15 @@ import pytest
 from paddock.api.binding import Binder
 from paddock.api.vocabulary import Label, Verdict
 from paddock.controller.store import node_of
-from paddock.core.binding import Asked, Chosen, NodeFacts, Refused, choose, facts_of
+from paddock.core.binding import Asked, Chosen, Names, NodeFacts, Refused, bind, choose, facts_of
 from paddock.core.filters import judge_all
 from paddock.core.fleet import Node
 from paddock.core.placement import Placement, Unplaceable, place
+from paddock.core.quantity import UNLIMITED
 from paddock.core.request import Request
-from support.builders import GIB, INTEL, RTX_4080, RTX_6000, device, fleet
+from support.builders import AMD, GIB, INTEL, MIB, RTX_4080, RTX_6000, bound, fleet, plugged
 
 PLAIN = NodeFacts("node1", frozenset({"nvidia"}))
-AMD = device("amd", backend="ROCm", description="AMD Radeon RX 7900 XTX")
 SHARED = {"nvidia.com/gpu": 2, "example.com/dongle": 1}
 
 
@@ -73,6 +73,67 @@ def test_what_the_owner_says_of_a_gpu_goes_first() -> None:
     bare = choose(explicit, NodeFacts("node1"), Asked())
     assert isinstance(bare, Refused)
     assert bare.verdict is Verdict.RUNTIME_CLASS_MISSING
+
+
+@pytest.mark.parametrize(
+    ("on", "how"),
+    [
+        (plugged(RTX_4080, "Cdi"), "by its name in CDI"),
+        (plugged(RTX_4080, "Environment"), "by its RuntimeClass"),
+        (plugged(AMD, "Devices"), "by its device nodes"),
+        (plugged(INTEL, "Devices"), "by its device nodes"),
+    ],
+)
+def test_the_agents_plugin_goes_before_the_runtime_class_and_nothing(on: Any, how: str) -> None:
+    found = choose(on, PLAIN, Asked())
+    assert found == Chosen(Binder.DEVICE_PLUGIN, f"the node agent's device plugin gives it {how}")
+    shared = replace(PLAIN, resources={"nvidia.com/gpu": 1, "amd.com/gpu": 1, "gpu.intel.com/xe": 1})
+    refused = choose(on, shared, Asked())
+    assert isinstance(refused, Refused)
+    assert refused.verdict is Verdict.VENDOR_PLUGIN_PRESENT
+    assert choose(on, replace(shared, dedicated=True), Asked()) == found
+
+
+def test_a_plugin_that_the_kubelet_does_not_know_gives_nothing_and_is_not_gone_around() -> None:
+    found = choose(plugged(RTX_4080, "Cdi", registered=False), PLAIN, Asked())
+    assert isinstance(found, Refused)
+    assert found.verdict is Verdict.BINDER_MISSING
+    explicit = replace(plugged(RTX_4080, "Cdi", registered=False), binder=Binder.RUNTIME_CLASS)
+    assert isinstance(choose(explicit, PLAIN, Asked()), Chosen)
+
+
+def test_a_plugin_that_gives_but_a_variable_needs_the_runtime_class() -> None:
+    found = choose(plugged(RTX_4080, "Environment"), NodeFacts("node1"), Asked())
+    assert isinstance(found, Refused)
+    assert found.verdict is Verdict.RUNTIME_CLASS_MISSING
+    assert isinstance(choose(plugged(RTX_4080, "Cdi"), NodeFacts("node1"), Asked()), Chosen)
+    vulkan = plugged(replace(RTX_4080, backend="Vulkan"), "Environment")
+    assert choose(vulkan, PLAIN, Asked()) == choose(replace(vulkan, plugin=None), PLAIN, Asked())
+
+
+@pytest.mark.parametrize(
+    ("need", "budget", "count"),
+    [(1, None, "1"), (256 * MIB, None, "1"), (256 * MIB + 1, None, "2"), (GIB, None, "4"), (40 * GIB, UNLIMITED, "1")],
+)
+def test_a_pod_asks_for_as_many_granules_as_hold_its_need(need: int, budget: int | None, count: str) -> None:
+    on = replace(plugged(RTX_4080, "Cdi"), budget=budget)
+    given = bind(on, PLAIN, need, Names(), Chosen(Binder.DEVICE_PLUGIN, ""))
+    assert given.resources == {f"gpu.paddock.dev/{RTX_4080.gpu}": count}
+
+
+def test_what_was_chosen_and_why_is_part_of_what_is_given() -> None:
+    given = bound(plugged(AMD, "Devices"))
+    assert (given.binder, given.reason, given.exact_device) == (Binder.DEVICE_PLUGIN, "because", True)
+
+
+@pytest.mark.parametrize("field", [{"registered": False}, {"hands": "Environment"}])
+def test_placement_sees_which_cards_the_plugin_gives_out(field: dict[str, Any]) -> None:
+    good = replace(plugged(RTX_4080, "Cdi"), gpu="node1-b")
+    other = plugged(RTX_4080, **{"hands": "Cdi", "registered": True, **field})
+    request = Request(need=GIB, runtime_classes={"CUDA": False})
+    placed = place(request, fleet(other, good))
+    assert isinstance(placed, Placement)
+    assert placed.device == good
 
 
 def test_facts_are_read_from_the_node() -> None:

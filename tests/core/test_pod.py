@@ -19,21 +19,12 @@ from paddock.core.pod import Mounted, PodSettings, arguments, pod_name, server_p
 from paddock.core.quantity import seconds_of
 from paddock.core.replica import replica_of
 from paddock.core.source import ClaimSource, ModelRoot
-from support.builders import GIB, INTEL, MIB, RTX_4080, bound, deployment, device, record
+from support.builders import AMD, GIB, INTEL, MIB, RTX_4080, bound, deployment, device, plugged, record
 from support.restricted import violations
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 MOUNTED = Mounted("paddock-models-abc", "/models", "/models/gemma.gguf", 3 * GIB)
 ROOT = ModelRoot(path="/models", host_path="/var/lib/paddock/models")
-AMD = device(
-    "node3-0000-03-00-0",
-    node="node3",
-    name="ROCm0",
-    backend="ROCm",
-    description="AMD Radeon RX 7900 XTX",
-    uuid="GPU-7900",
-    pci_id="0000:03:00.0",
-)
 EVERY_FIELD: dict[str, Any] = {
     "model": {"source": "pvc://weights/llm/gemma.gguf"},
     "serving": {
@@ -79,6 +70,11 @@ BUILT: dict[str, Callable[[], dict[str, Any]]] = {
     "server-every-field": lambda: pod(
         RTX_4080, EVERY_FIELD, Mounted("weights", "/model-volume", "/model-volume/llm/gemma.gguf", 3 * GIB)
     ),
+    "server-plugin-runtime-class": lambda: pod(plugged(RTX_4080, "Environment")),
+    "server-plugin-cdi": lambda: pod(plugged(RTX_4080, "Cdi")),
+    "server-plugin-rocm": lambda: pod(plugged(AMD, "Devices", groups=[44, 105])),
+    "server-plugin-vulkan": lambda: pod(plugged(INTEL, "Devices", groups=[105])),
+    "server-plugin-every-field": lambda: pod(plugged(RTX_4080, "Cdi"), EVERY_FIELD),
     "service": lambda: service(deployment()),
     "root-volume": lambda: root_volume(ROOT, "node1", "default", "node1.example"),
     "root-claim": lambda: root_claim(ROOT, "node1", "default"),
@@ -137,20 +133,21 @@ def test_the_root_file_system_and_the_model_are_read_only(name: str) -> None:
     assert volume["persistentVolumeClaim"]["readOnly"] is True
 
 
+ALONE = {"CUDA_VISIBLE_DEVICES": "GPU-4080", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+BY_RUNTIME = {"NVIDIA_VISIBLE_DEVICES": "runtime.nvidia.com/gpu=GPU-4080", **ALONE}
+NONE_BY_RUNTIME = {"NVIDIA_VISIBLE_DEVICES": "void"}
 VISIBLE = {
-    "server-nvidia": {
-        "NVIDIA_VISIBLE_DEVICES": "runtime.nvidia.com/gpu=GPU-4080",
-        "CUDA_VISIBLE_DEVICES": "GPU-4080",
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-    },
-    "server-every-field": {
-        "NVIDIA_VISIBLE_DEVICES": "runtime.nvidia.com/gpu=GPU-4080",
-        "CUDA_VISIBLE_DEVICES": "GPU-4080",
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-    },
-    "server-rocm": {"NVIDIA_VISIBLE_DEVICES": "void", "ROCR_VISIBLE_DEVICES": "GPU-7900"},
-    "server-vulkan": {"NVIDIA_VISIBLE_DEVICES": "void", "GGML_VK_VISIBLE_DEVICES": "2"},
-    "server-cpu": {"NVIDIA_VISIBLE_DEVICES": "void"},
+    "server-nvidia": BY_RUNTIME,
+    "server-every-field": BY_RUNTIME,
+    "server-rocm": {**NONE_BY_RUNTIME, "ROCR_VISIBLE_DEVICES": "GPU-7900"},
+    "server-vulkan": {**NONE_BY_RUNTIME, "GGML_VK_VISIBLE_DEVICES": "2"},
+    "server-cpu": NONE_BY_RUNTIME,
+    "server-plugin-runtime-class": BY_RUNTIME,
+    "server-plugin-cdi": {**NONE_BY_RUNTIME, **ALONE},
+    "server-plugin-every-field": {**NONE_BY_RUNTIME, **ALONE},
+    # The host's numbers would hide the only device that is there.
+    "server-plugin-rocm": NONE_BY_RUNTIME,
+    "server-plugin-vulkan": NONE_BY_RUNTIME,
 }
 
 
@@ -163,11 +160,28 @@ def test_exactly_one_device_is_visible_and_used(name: str) -> None:
     }
     assert about_devices == VISIBLE[name]
     args = container["args"]
-    named = {"server-vulkan": "Vulkan0", "server-rocm": "ROCm0", "server-cpu": "none"}.get(name, "CUDA0")
+    named = {"vulkan": "Vulkan0", "rocm": "ROCm0", "cpu": "none"}.get(name.rpartition("-")[2], "CUDA0")
     assert args[args.index("--device") + 1] == named
     assert args[args.index("-sm") + 1] == "none"
     assert args[args.index("-ngl") + 1] == ("0" if name == "server-cpu" else "all")
     assert args[args.index("-fit") + 1] == "off"
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_only_the_plugins_pods_ask_for_granules_and_groups(name: str) -> None:
+    spec = BUILT[name]()["spec"]
+    (container,) = spec["containers"]
+    asked = [
+        {resource: count for resource, count in container["resources"].get(part, {}).items() if "/" in resource}
+        for part in ("requests", "limits")
+    ]
+    plugin = name.startswith("server-plugin")
+    assert [list(one.values()) for one in asked] == ([["4"], ["4"]] if plugin else [[], []])
+    assert asked[0] == asked[1]
+    assert ("supplementalGroups" in spec["securityContext"]) is (name in ("server-plugin-rocm", "server-plugin-vulkan"))
+    assert ("runtimeClassName" in spec) is (
+        name in ("server-nvidia", "server-plugin-runtime-class") or name.endswith("every-field")
+    )
 
 
 @pytest.mark.parametrize(

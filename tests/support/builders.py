@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
-from paddock.api.binding import Binder
+from paddock.api.binding import Binder, DevicePlugin
 from paddock.api.gpu import DeviceType
 from paddock.api.vocabulary import READINESS_GATE, Annotation, Label
 from paddock.core.binding import ON_CPU, Binding, Chosen, Names, NodeFacts, bind
@@ -73,6 +73,15 @@ INTEL = device(
     total=16384 * MIB,
     free=16384 * MIB,
 )
+AMD = device(
+    "node3-0000-03-00-0",
+    node="node3",
+    name="ROCm0",
+    backend="ROCm",
+    description="AMD Radeon RX 7900 XTX",
+    uuid="GPU-7900",
+    pci_id="0000:03:00.0",
+)
 RTX_6000 = device(
     "node2-0000-41-00-0",
     node="node2",
@@ -82,6 +91,12 @@ RTX_6000 = device(
     total=97887 * MIB,
     free=97280 * MIB,
 )
+
+
+def plugged(on: Device, hands: Literal["Cdi", "Devices", "Environment"], **fields: Any) -> Device:
+    """Give a device that the node agent's plugin gives out, in granules of all its memory."""
+    given = {"resource": f"gpu.paddock.dev/{on.gpu}", "granules": (on.total or 0) // (256 * MIB), "registered": True}
+    return replace(on, plugin=DevicePlugin.model_validate({**given, "hands": hands, **fields}))
 
 
 def claim(pod: str = "default/other-1-0", size: int = GIB, *, resident: bool = False) -> Claim:
@@ -139,8 +154,10 @@ def record(on: Device | None = RTX_4080, **fields: Any) -> Record:
 
 
 def bound(on: Device | None, runtime_class: str | None = "nvidia") -> Binding:
-    """Give how a pod gets this device where its node has nothing but the RuntimeClass; None: the CPU."""
+    """Give how a pod gets this device: by the plugin that it names, else as without one; None: the CPU."""
     binder = Binder.RUNTIME_CLASS if on is not None and on.backend == "CUDA" else Binder.NONE
+    if on is not None and on.plugin is not None:
+        binder = Binder.DEVICE_PLUGIN
     chosen = ON_CPU if on is None else Chosen(binder, "because")
     return bind(on, NodeFacts("node1"), GIB, Names(runtime_class), chosen)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from paddock.api.binding import Binder
+from paddock.api.binding import Binder, DevicePlugin
 from paddock.api.gpu import DeviceType
 from paddock.api.modeldeployment import AllowIntegrated, DeviceRef, Policy, ReplicaSpread, Toleration
 from paddock.api.selector import DeviceSelector, Preference
@@ -33,6 +33,12 @@ SELECTORS = [
     DeviceSelector(pci_ids=PCI_IDS[:1]),
     DeviceSelector(node_labels={"pool": "a"}),
     DeviceSelector(gpu_labels={"team": "x"}),
+]
+
+
+PLUGINS = [
+    DevicePlugin(resource="gpu.paddock.dev/x", granules=40, hands=hands, registered=registered)
+    for hands, registered in (("Cdi", True), ("Environment", True), ("Cdi", False))
 ]
 
 
@@ -96,6 +102,7 @@ def a_device(chance: Random, number: int) -> Device:
         reserve=mostly(chance, None, [GIB], 0.1),
         foreign=mostly(chance, 0, [2 * GIB], 0.1),
         labels=mostly(chance, {}, [{"team": "x"}, {"serial": str(number)}]),
+        plugin=mostly(chance, None, PLUGINS, 0.2),
         binder=mostly(chance, None, [Binder.RUNTIME_CLASS, Binder.DRA], 0.05),
         more=mostly(chance, 0, [300 * MIB, -200 * MIB], 0.1),
         claims=tuple(a_claim(chance) for _ in range(chance.randint(0, 3))),

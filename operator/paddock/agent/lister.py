@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from paddock.agent.board import Board
 from paddock.agent.cached import list_cache
+from paddock.agent.offers import Offers
 from paddock.agent.processes import Outcome, Runner
 from paddock.agent.settings import Settings
 from paddock.agent.watcher import CardMemory, Look
@@ -97,6 +98,7 @@ class Lister:
         self._board = board
         self._command = tuple(command)
         self._runner = Runner()
+        self._offers = Offers(settings.plugin_folder)
         self._boot_id = _read_boot_id(settings.boot_id_file)
         self._driver = _Driver(state="absent")
         self._driver_failure: Fault | None = None
@@ -132,6 +134,14 @@ class Lister:
             if loop.time() < end and not await self.refresh():
                 return
 
+    async def follow_plugin(self) -> None:
+        """Report what the device plugin says, for ever."""
+        await self._offers.follow(self._repost)
+
+    def _repost(self) -> None:
+        if self._board.posting is not None:  # the first report is that of the first listing
+            self._post()
+
     def take(self, look: Look | None) -> None:
         """Take over what was seen of the drivers between listings; None: nobody watches them."""
         before, self._look = self._look, look
@@ -141,8 +151,7 @@ class Lister:
             self._driver = self._driver.model_copy(update={"cards": cards})
             if before is not None and _cards_of(look) != _cards_of(before):
                 self._other_cards.set()
-        if self._board.posting is not None:  # the first report is that of the first listing
-            self._post()
+        self._repost()
 
     async def list_all(self) -> bool:
         """List the registry and the driver's cards and post the report; False when the registry was not listed."""
@@ -245,8 +254,9 @@ class Lister:
         if not self._failure and not any(device.type in (GgmlType.GPU, GgmlType.IGPU) for device in devices):
             said = f"; its log says: {self._remark}" if self._remark else ""
             faults.append(_fault("NoDevice", f"ggml's registry lists no GPU{said}"))
+        troubles = self._look.troubles if self._look is not None else []
         report = NodeReport(
-            devices=devices,
+            devices=self._offers.dress(devices, troubles),
             faults=faults,
             library=self._library,
             driver_version=self._driver.driver_version,
@@ -256,7 +266,7 @@ class Lister:
             cache=list_cache(self._settings.cache_folder),
             boot_id=self._boot_id,
             uses=self._look.uses if self._look is not None else None,
-            troubles=self._look.troubles if self._look is not None else [],
+            troubles=troubles,
         )
         if self._board.post(report):
             self._tell(report)

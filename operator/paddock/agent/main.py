@@ -37,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="paddock-agent", description="Paddock's node agent. Settings: PADDOCK_...")
     parser.add_argument("--version", action="version", version=f"paddock-agent {__version__}")
     parser.add_argument("--once", action="store_true", help="list the devices, print the report as JSON and end")
+    parser.add_argument("--device-plugin", action="store_true", help="be the device plugin of an agent beside it")
     arguments = parser.parse_args(argv)
     try:
         settings = load_settings(os.environ)
@@ -47,9 +48,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.once:
         asyncio.run(_print_report(settings))
         return 0
+    if arguments.device_plugin and settings.plugin_folder is None:
+        sys.stderr.write("paddock-agent: --device-plugin needs PADDOCK_PLUGIN_FOLDER\n")
+        return _WRONG_SETTING
     _map_large_buffers()
     try:
-        asyncio.run(_serve(settings))
+        asyncio.run(_offer(settings) if arguments.device_plugin else _serve(settings))
     except (CredentialsError, OSError) as error:
         _log.error("cannot start: %s", error)
         return _CANNOT_START
@@ -73,6 +77,13 @@ async def _print_report(settings: Settings) -> None:
         sys.stdout.write(json.dumps(board.posting.report.to_dict(), indent=2) + "\n")
 
 
+async def _offer(settings: Settings) -> None:
+    from paddock.agent.plugin import run  # noqa: PLC0415 - without a plugin nobody has to wait for gRPC
+
+    _log.info("paddock-agent %s is a device plugin", __version__)
+    await _until_signal([run(settings)])
+
+
 async def _serve(settings: Settings) -> None:
     credentials = Credentials(settings.credentials_folder)
     board = Board()
@@ -83,7 +94,8 @@ async def _serve(settings: Settings) -> None:
     runner, port = await start_server(api, settings, credentials)
     _log.info("paddock-agent %s listens on port %d", __version__, port)
     try:
-        await _until_signal([lister.run(), Watcher(settings, lister.take).run(), credentials.follow_certificate()])
+        jobs = [lister.run(), Watcher(settings, lister.take).run(), lister.follow_plugin()]
+        await _until_signal([*jobs, credentials.follow_certificate()])
     finally:
         _log.info("stops")
         board.close()

@@ -57,6 +57,16 @@ class Settings(BaseModel):
     """Absolute folders below which model headers are read, separated by colons or commas."""
     cache_folder: Path | None = None
     """Folder of the node's cache of fetched models; headers below it are read, too."""
+    plugin_folder: Path | None = None
+    """Folder that the agent shares with its device plugin; None: there is none."""
+    kubelet_folder: Path = Path("/var/lib/kubelet/device-plugins")
+    """The kubelet's folder for device plugins; the plugin alone uses it."""
+    cdi_folders: Annotated[tuple[Path, ...], BeforeValidator(_split)] = (Path("/etc/cdi"), Path("/var/run/cdi"))
+    """Folders of the host's CDI specs, separated by colons or commas; the plugin alone reads them."""
+    sys_folder: Path = Path("/sys")
+    """Where the kernel tells which device nodes a card has; the plugin alone reads it."""
+    dev_folder: Path = Path("/dev")
+    """Folder with the host's dri, whose groups are told; the plugin alone looks at it."""
     credentials_folder: Path = Path("/etc/paddock/agent")
     """Folder of tls.crt, tls.key and token; each is read again when it changes."""
     listen: Annotated[

@@ -1,8 +1,12 @@
 """How a server gets its device: the ways there are, and the one that was taken."""
 
 from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from paddock.api.base import Model
+from paddock.api.selector import ATOMIC
 
 
 class Binder(StrEnum):
@@ -18,6 +22,22 @@ class Binder(StrEnum):
     """The device plugin of its vendor."""
     NONE = "None"
     """Nothing but environment variables; all that a replica on the CPU needs."""
+
+
+class DevicePlugin(Model):
+    """How the node agent's device plugin gives a device out."""
+
+    resource: Annotated[str, Field(max_length=120)]
+    """Extended resource of which a pod asks for one per 256 MiB."""
+    granules: int
+    """How many there are."""
+    hands: Literal["Cdi", "Devices", "Environment"]
+    """What a container gets: the device by its name in the Container Device Interface, its device nodes, or no more
+    than the environment variable for a RuntimeClass."""
+    groups: Annotated[list[int], Field(json_schema_extra=ATOMIC)] = []
+    """Groups of the host that may open the device nodes."""
+    registered: bool = False
+    """Whether the kubelet listens to the plugin."""
 
 
 class PlacedBinding(Model):

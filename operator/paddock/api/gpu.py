@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from paddock.api.base import Model
-from paddock.api.binding import Binder
+from paddock.api.binding import Binder, DevicePlugin
 from paddock.api.disruption import Promise
 from paddock.api.modeldeployment import Condition
 from paddock.api.selector import ATOMIC, Labels, like
@@ -157,6 +157,8 @@ class GPUStatus(Model):
     """Driver version."""
     memory_bandwidth: int | None = None
     """Peak bytes per second of its memory, from bus width and clock."""
+    plugin: DevicePlugin | None = None
+    """How the node agent's device plugin gives it out; absent without one."""
     learned: Annotated[list[Learned], Field(json_schema_extra=ATOMIC)] = []
     """What servers took here beyond the estimate: the next ones are planned with it. The last 8 builds at most."""
     reservations: Annotated[

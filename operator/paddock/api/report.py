@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from paddock.api.base import Model
+from paddock.api.binding import DevicePlugin
 
 REPORT_VERSION = "v1"
 
@@ -53,6 +54,8 @@ class ListedDevice(Model):
     """CUDA compute capability, for example 8.9."""
     memory_bandwidth: int | None = None
     """Peak bytes per second, from bus width and memory clock."""
+    plugin: DevicePlugin | None = None
+    """How the agent's device plugin gives it out; None without one."""
 
 
 class Fault(Model):

@@ -10,8 +10,9 @@ from typing import Any
 
 from paddock.api.binding import Binder
 from paddock.api.selector import Vendor
-from paddock.api.vocabulary import Label, Verdict
+from paddock.api.vocabulary import GRANULE, Label, Verdict
 from paddock.core.fleet import Device, Node
+from paddock.core.quantity import UNLIMITED
 from paddock.core.selector import vendor_of
 
 NVIDIA = "nvidia"
@@ -109,7 +110,7 @@ def facts_of(name: str, node: Node | None, runtime_classes: frozenset[str]) -> N
 
 
 def choose(device: Device, facts: NodeFacts, wish: Asked) -> Chosen | Refused:
-    """Give the binder of a device on its node, the first that can be: what its owner says, RuntimeClass, none."""
+    """Give the binder of a device on its node, the first that can be: what the device's owner says goes first."""
     explicit = device.binder
     if explicit is not None:
         found = _WAYS[explicit](device, facts, wish) if explicit in _WAYS else None
@@ -133,12 +134,30 @@ def _runtime_class(device: Device, facts: NodeFacts, wish: Asked) -> Chosen | Re
     return Chosen(Binder.RUNTIME_CLASS, f"RuntimeClass {wish.runtime_class} gives the card by its UUID{beside}")
 
 
+def _device_plugin(device: Device, facts: NodeFacts, asked: Asked) -> Chosen | Refused | None:
+    plugin = device.plugin
+    if plugin is None or (plugin.hands == "Environment" and device.backend != "CUDA"):
+        return None
+    if not plugin.registered:
+        return Refused(Verdict.BINDER_MISSING, "the kubelet does not know of the node agent's device plugin now")
+    if plugin.hands == "Environment":
+        way = _runtime_class(device, facts, asked)
+        if isinstance(way, Refused):
+            return way
+    how = {"Cdi": "by its name in CDI", "Devices": "by its device nodes", "Environment": "by its RuntimeClass"}
+    return Chosen(Binder.DEVICE_PLUGIN, f"the node agent's device plugin gives it {how[plugin.hands]}")
+
+
 def _none(device: Device, _facts: NodeFacts, _wish: Asked) -> Chosen | Refused | None:
     return Chosen(Binder.NONE, f"its node has nothing that would give a pod a {device.backend} device")
 
 
 Way = Callable[[Device, NodeFacts, Asked], Chosen | Refused | None]
-_WAYS: Mapping[Binder, Way] = {Binder.RUNTIME_CLASS: _runtime_class, Binder.NONE: _none}
+_WAYS: Mapping[Binder, Way] = {
+    Binder.DEVICE_PLUGIN: _device_plugin,
+    Binder.RUNTIME_CLASS: _runtime_class,
+    Binder.NONE: _none,
+}
 """In the order in which they are tried; None: not a way for this device on this node."""
 
 
@@ -194,10 +213,33 @@ def by_runtime_class(device: Device, _facts: NodeFacts, _need: int, names: Names
     return Binding(f"{device.backend}0", environment | visible(device), names.runtime_class)
 
 
+def by_device_plugin(device: Device, facts: NodeFacts, need: int, names: Names) -> Binding:
+    """Have the kubelet count the memory, and the agent's device plugin give the device.
+
+    Where only this device can be seen, its number there is the first, and variables with the host's would hide it.
+    """
+    plugin = device.plugin
+    if plugin is None:
+        raise ValueError(f"{device.gpu} has no device plugin")
+    # Where its owner lets models have more than there is, one granule has to do.
+    count = 1 if device.budget == UNLIMITED else -(-need // GRANULE)
+    resources = {plugin.resource: str(max(1, count))}
+    if plugin.hands == "Environment":
+        return replace(by_runtime_class(device, facts, need, names), resources=resources)
+    shown = {"SYCL": {"ONEAPI_DEVICE_SELECTOR": "level_zero:0"}, "CUDA": visible(device)}.get(device.backend, {})
+    return Binding(
+        f"{device.backend}0", {**HIDDEN, **shown}, resources=resources, supplemental_groups=tuple(plugin.groups)
+    )
+
+
 def by_environment(device: Device, _facts: NodeFacts, _need: int, _names: Names) -> Binding:
     """Name the device to its backend, and nothing else: whoever runs the node sees to it that the pod can open it."""
     return Binding(f"{device.backend}0", {**HIDDEN, **visible(device)})
 
 
 Bind = Callable[[Device, NodeFacts, int, Names], Binding]
-BINDERS: Mapping[Binder, Bind] = {Binder.RUNTIME_CLASS: by_runtime_class, Binder.NONE: by_environment}
+BINDERS: Mapping[Binder, Bind] = {
+    Binder.RUNTIME_CLASS: by_runtime_class,
+    Binder.DEVICE_PLUGIN: by_device_plugin,
+    Binder.NONE: by_environment,
+}

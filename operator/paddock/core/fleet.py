@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from paddock.api.binding import Binder
+from paddock.api.binding import Binder, DevicePlugin
 from paddock.api.gpu import DeviceType, GPUSpec, GPUStatus
 from paddock.api.modeldeployment import Toleration
 from paddock.api.vocabulary import GRANULE, ConditionType, Label
@@ -130,6 +130,8 @@ class Device:
     """Labels that its owner gave it, in GPU.spec."""
     binder: Binder | None = None
     """How its owner says that pods get it."""
+    plugin: DevicePlugin | None = None
+    """How the node agent's device plugin gives it out."""
     more: int = 0
     """Bytes by which a server's overhead here is planned higher, or lower, than by the table: learned from others."""
     reserved: int = field(init=False, compare=False, repr=False, default=0)
@@ -375,5 +377,6 @@ def device_of(
         foreign=int(parse_quantity(memory.foreign)) if memory.foreign else 0,
         labels=spec.labels,
         binder=spec.binder,
+        plugin=status.plugin,
         more=more_than_planned(status.backends[0] if status.backends else "", status.learned),
     )

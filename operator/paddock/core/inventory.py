@@ -63,6 +63,7 @@ def _status(node: str, device: ListedDevice, report: NodeReport, now: str) -> GP
         compute_capability=device.compute_capability,
         driver=report.driver_version if device.uuid is not None else None,
         memory_bandwidth=device.memory_bandwidth,
+        plugin=device.plugin,
         conditions=[ready],
     )
 

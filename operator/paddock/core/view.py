@@ -57,6 +57,7 @@ def kind_of(member: Member) -> Hashable:
         device.ambiguous,
         device.pinnable,
         device.binder,
+        device.plugin is not None and (device.plugin.registered, device.plugin.hands),
         device.budget,
         device.reserve,
         device.more,
