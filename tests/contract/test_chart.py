@@ -231,6 +231,45 @@ def test_agents_have_no_token_and_only_the_stated_host_access(everything: list[O
         assert "emptyDir" in volumes["tmp"]
 
 
+def test_the_device_plugin_is_a_container_of_its_own_with_root_and_little_else(everything: list[Object]) -> None:
+    assert all(len(one["spec"]["template"]["spec"]["containers"]) == 1 for one in of_kind(everything, "DaemonSet"))
+    values = {
+        **EVERYTHING,
+        "agent": {"devicePlugin": {"enabled": True, "kubeletFolder": "/srv/kubelet/device-plugins"}},
+    }
+    for agent in of_kind(render(values), "DaemonSet"):
+        spec = agent["spec"]["template"]["spec"]
+        reader, plugin = spec["containers"]
+        assert (reader["name"], plugin["name"], plugin["args"]) == ("agent", "device-plugin", ["--device-plugin"])
+        assert plugin["image"] == reader["image"]
+        assert "securityContext" in reader
+        assert "runAsUser" not in reader["securityContext"]
+        assert plugin["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+            "runAsNonRoot": False,
+            "runAsUser": 0,
+            "runAsGroup": 0,
+        }
+        volumes = {volume["name"]: volume.get("hostPath", {}).get("path") for volume in spec["volumes"]}
+        mounts = {
+            one["mountPath"]: (volumes[one["name"]], one.get("readOnly", False)) for one in plugin["volumeMounts"]
+        }
+        assert mounts == {
+            "/run/paddock": (None, False),
+            "/var/lib/kubelet/device-plugins": ("/srv/kubelet/device-plugins", False),
+            "/dev/dri": ("/dev/dri", True),
+            "/etc/cdi": ("/etc/cdi", True),
+            "/var/run/cdi": ("/var/run/cdi", True),
+        }
+        shared = {one["name"] for one in reader["volumeMounts"]} & {one["name"] for one in plugin["volumeMounts"]}
+        assert shared == {"offers"}, "nothing of the kubelet is in the container that reads models"
+        told = {one["name"]: one.get("value") for one in plugin["env"]}
+        assert (told["PADDOCK_PLUGIN_FOLDER"], told["NVIDIA_VISIBLE_DEVICES"]) == ("/run/paddock", "void")
+        assert "ports" not in plugin
+
+
 def test_no_right_is_bound_to_the_agents(everything: list[Object]) -> None:
     bindings = of_kind(everything, "ClusterRoleBinding") + of_kind(everything, "RoleBinding")
     assert len(bindings) == 5
@@ -536,6 +575,10 @@ def test_roles_of_users(defaults: list[Object], everything: list[Object]) -> Non
         ({"server": {"hostBudget": "auto"}}, "at '/server/hostBudget': 'auto' does not match pattern"),
         ({"server": {"reserve": "1 GB"}}, "at '/server/reserve': '1 GB' does not match pattern"),
         ({"log": {"level": "trace"}}, "at '/log/level': value must be one of 'debug'"),
+        (
+            {"agent": {"devicePlugin": {"kubeletFolder": "device-plugins"}}},
+            "at '/agent/devicePlugin/kubeletFolder': 'device-plugins' does not match pattern",
+        ),
         ({"agent": {"port": 443}}, "at '/agent/port': minimum: got 443, want 1,024"),
     ],
 )

@@ -59,8 +59,14 @@ Environment given in values comes first, so that every setting can be reached.
   "PADDOCK_MODEL_ROOTS" (join "," $paths)
 -}}
 {{- if $root.Values.modelCache.hostPath }}{{ $_ := set $own "PADDOCK_CACHE_FOLDER" "/model-cache" }}{{ end -}}
+{{- if $root.Values.agent.devicePlugin.enabled }}{{ $_ := set $own "PADDOCK_PLUGIN_FOLDER" "/run/paddock" }}{{ end -}}
 {{- with $pool.libraryFolder }}{{ $_ := set $own "PADDOCK_LIBRARY_FOLDER" . }}{{ end -}}
 {{- merge (dict) ($pool.env | default dict) $own | toYaml -}}
+{{- end }}
+
+{{/* (list $ pool): the same, and no card for this container. */}}
+{{- define "paddock.pluginEnv" -}}
+{{- merge (dict "NVIDIA_VISIBLE_DEVICES" "void") (include "paddock.agentEnv" . | fromYaml) | toYaml -}}
 {{- end }}
 
 {{/* What the schema cannot say. */}}

@@ -209,5 +209,5 @@ class Plugin:
 async def run(settings: Settings) -> None:
     """Offer the GPUs that the agent writes down, until cancelled."""
     assert settings.plugin_folder is not None  # noqa: S101 looked at before
-    host = Host(settings.sys_folder, settings.dev_folder, settings.cdi_folders)
+    host = Host(settings.sys_folder, settings.dev_folder, map(Path, settings.cdi_folders))
     await Plugin(settings.plugin_folder, settings.kubelet_folder, host).run()

@@ -61,7 +61,7 @@ class Settings(BaseModel):
     """Folder that the agent shares with its device plugin; None: there is none."""
     kubelet_folder: Path = Path("/var/lib/kubelet/device-plugins")
     """The kubelet's folder for device plugins; the plugin alone uses it."""
-    cdi_folders: Annotated[tuple[Path, ...], BeforeValidator(_split)] = (Path("/etc/cdi"), Path("/var/run/cdi"))
+    cdi_folders: Annotated[tuple[str, ...], BeforeValidator(_split)] = ("/etc/cdi", "/var/run/cdi")
     """Folders of the host's CDI specs, separated by colons or commas; the plugin alone reads them."""
     sys_folder: Path = Path("/sys")
     """Where the kernel tells which device nodes a card has; the plugin alone reads it."""
