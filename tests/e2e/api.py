@@ -19,6 +19,7 @@ _GROUPS = {
     "gpus": "/apis/paddock.dev/v1alpha1",
     "leases": "/apis/coordination.k8s.io/v1",
     "modeldeployments": "/apis/paddock.dev/v1alpha1",
+    "nodes": "/api/v1",
     "pods": "/api/v1",
     "serviceaccounts": "/api/v1",
     "services": "/api/v1",

@@ -63,9 +63,7 @@ def granules(pod: api.Object) -> dict[str, int]:
     }
 
 
-def foreign(
-    name: str, resource: str, count: int, *, bound: bool, script: str = "import time; time.sleep(600)"
-) -> api.Object:
+def foreign(name: str, resource: str, count: int, *, bound: bool, script: str = WAIT) -> api.Object:
     """Give a pod of somebody else that asks for granules; `bound` goes past the scheduler."""
     pod = kit.client_pod(name, "node1", script)
     pod["spec"]["containers"][0]["resources"] = {"limits": {resource: str(count)}}
