@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import grpc
@@ -306,6 +306,23 @@ def test_without_a_folder_nothing_is_offered(place: Place) -> None:
     assert read_offers(place.shared) == ()
     (place.shared / OFFERS).write_text("{")
     assert read_offers(place.shared) == ()
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"resource": "nvidia.com/gpu"},
+        {"resource": "gpu.paddock.dev/../x"},
+        {"granules": 0},
+        {"granules": 10**9},
+        {"uuid": "all"},
+        {"pci_id": "../../../../run/paddock"},
+    ],
+)
+def test_the_plugin_passes_over_offers_that_lead_elsewhere(place: Place, field: dict[str, object]) -> None:
+    good = asdict(Offer(OF_AMD, 4, "0000:03:00.0"))
+    (place.shared / OFFERS).write_text(json.dumps([good, {**asdict(Offer(OF_INTEL, 8, "0000:00:02.0")), **field}]))
+    assert read_offers(place.shared) == (Offer(OF_AMD, 4, "0000:03:00.0"),)
 
 
 def test_a_granule_more_or_less_is_another_offer(place: Place) -> None:

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from paddock.api.binding import DevicePlugin
 from paddock.api.report import DeviceTrouble, ListedDevice
-from paddock.core.offers import Offer, offers_of, resource_of
+from paddock.core.offers import Offer, offers_of, resource_of, sound
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ def write(file: Path, text: str) -> None:
 def read_offers(folder: Path) -> tuple[Offer, ...]:
     """Give what is to be offered; nothing while the agent has not said."""
     try:
-        return _Offers.validate_json((folder / OFFERS).read_bytes())
+        return tuple(one for one in _Offers.validate_json((folder / OFFERS).read_bytes()) if sound(one))
     except (OSError, ValidationError):
         return ()
 

@@ -11,6 +11,8 @@ from paddock.api.vocabulary import GRANULE
 DOMAIN = "gpu.paddock.dev"
 """Domain of the resources' names."""
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
+_MOST = 16384
+"""Granules of one card, 4 TiB: what the kubelet takes in one message is several times that."""
 _LONGEST = 63
 """Characters of the part of a resource's name behind the domain."""
 
@@ -27,6 +29,21 @@ class Offer:
     compute: bool = False
     """Whether programs reach it by AMD's compute driver."""
     healthy: bool = True
+
+
+_RESOURCE = re.compile(re.escape(DOMAIN) + r"/[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_UUID = re.compile(r"GPU-[0-9A-Za-z-]{1,64}")
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+
+
+def sound(offer: Offer) -> bool:
+    """Tell whether an offer that another process wrote can be one: nothing in it may lead anywhere but to a GPU."""
+    return (
+        _RESOURCE.fullmatch(offer.resource) is not None
+        and 0 < offer.granules <= _MOST
+        and (offer.uuid is None or _UUID.fullmatch(offer.uuid) is not None)
+        and (offer.pci_id is None or _ADDRESS.fullmatch(offer.pci_id) is not None)
+    )
 
 
 def resource_of(device: ListedDevice) -> str | None:
@@ -64,7 +81,7 @@ def offers_of(
         found[name] = Offer(name, granules, one.pci_id, one.uuid, one.backend == "ROCm", one.pci_id not in broken)
     gone = (one for one in before if one.resource not in found)
     lost = {one.resource: Offer(one.resource, one.granules, one.pci_id, one.uuid, one.compute, False) for one in gone}
-    return tuple(one for _, one in sorted((lost | found).items()) if one.granules)
+    return tuple(one for _, one in sorted((lost | found).items()) if sound(one))
 
 
 _KIND = re.compile(r'"?\bkind"?\s*:\s*"?([\w.-]+/[\w.-]+)"?\s*(?:[,}\n]|$)')
