@@ -452,9 +452,7 @@ VERDICTS: dict[Verdict, Entry] = {
     Verdict.NODE_NOT_SELECTED: Entry(
         "spec.placement.nodeSelector excludes the node.", "Change the selector or the node's labels."
     ),
-    Verdict.NODE_TAINTED: Entry(
-        "The node has a taint that spec.server.tolerations does not tolerate.", "Add a toleration."
-    ),
+    Verdict.NODE_TAINTED: Entry("The node has a taint that spec.server.tolerations lacks.", "Add a toleration."),
     Verdict.BACKEND_MISSING: Entry(
         "No server image is known for the device's backend.",
         "Set `images.servers` in the chart's values, or spec.server.image.",
@@ -464,12 +462,11 @@ VERDICTS: dict[Verdict, Entry] = {
         "Install the NVIDIA container toolkit with its RuntimeClass, or set `runtimeClasses.nvidia` in the chart's values.",
     ),
     Verdict.VENDOR_PLUGIN_PRESENT: Entry(
-        "The device plugin of its vendor gives the device to others, too, and nothing would keep two pods off it.",
-        "Keep that plugin off the node, or label the node paddock.dev/dedicated=true if nothing else asks for its GPUs.",
+        "Its vendor's plugin gives it to others, too.",
+        "Keep that off the node, or label it paddock.dev/dedicated=true.",
     ),
     Verdict.BINDER_MISSING: Entry(
-        "The GPU's spec.binder names a way by which pods cannot get it on its node.",
-        "Take spec.binder off the GPU, or install what it names.",
+        "The way by which pods get it is not there now.", "See the detail, and docs/binding.md."
     ),
     Verdict.TYPE_NOT_ALLOWED: Entry(
         "An integrated GPU is used only when no discrete one is allowed or fits, or when spec.placement.allowIntegrated is Always.",
