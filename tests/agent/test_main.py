@@ -16,9 +16,11 @@ import aiohttp
 import pytest
 
 from paddock import __version__
-from paddock.api.report import NodeReport
+from paddock.agent.offers import Offers
+from paddock.api.report import GgmlType, ListedDevice, NodeReport
 from paddock.logs import JsonFormatter
 from support.agent_credentials import TOKEN, trust
+from support.fake_kubelet import FakeKubelet
 
 PROGRAM = (sys.executable, "-m", "paddock.agent.main")
 
@@ -54,6 +56,45 @@ def test_a_wrong_setting_ends_it_with_2() -> None:
     assert "PADDOCK_LISTING_INTERVAL='often'" in done.stderr
     assert "PADDOCK_AGENT_COLOUR is not a setting" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_device_plugin_without_an_agent_beside_it_ends_with_2() -> None:
+    done = run("--device-plugin")
+    assert (done.returncode, done.stderr) == (2, "paddock-agent: --device-plugin needs PADDOCK_PLUGIN_FOLDER\n")
+
+
+def test_an_agent_without_a_plugin_does_not_wait_for_grpc() -> None:
+    look = "import sys, paddock.agent.main; print('grpc' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+async def test_as_device_plugin_it_offers_what_an_agent_wrote_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    shared, folder = tmp_path / "s", tmp_path / "k"
+    shared.mkdir()
+    folder.mkdir()
+    device = ListedDevice(
+        name="CUDA0",
+        backend="CUDA",
+        type=GgmlType.GPU,
+        raw_index=0,
+        memory_total=1 << 30,
+        uuid="GPU-1",
+        pci_id="0000:01:00.0",
+    )
+    Offers(shared).dress([device], [])
+    kubelet = FakeKubelet(folder)
+    await kubelet.start()
+    environment = {"PADDOCK_PLUGIN_FOLDER": str(shared), "PADDOCK_KUBELET_FOLDER": str(folder)}
+    process = await asyncio.create_subprocess_exec(*PROGRAM, "--device-plugin", env=os.environ | environment)
+    for _ in range(1000):
+        if kubelet.allocatable("gpu.paddock.dev/uuid-1") == 4:
+            break
+        await asyncio.sleep(0.02)
+    assert kubelet.allocatable("gpu.paddock.dev/uuid-1") == 4
+    process.terminate()
+    assert await asyncio.wait_for(process.wait(), 20) == 0
+    assert [one.name for one in folder.iterdir()] == ["kubelet.sock"]
+    await kubelet.stop()
 
 
 def test_missing_credentials_end_it_with_1(tmp_path: Path) -> None:

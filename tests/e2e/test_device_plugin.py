@@ -1,6 +1,8 @@
 """The agents' device plugin on real kubelets: memory that scheduler and kubelet count, and device nodes in pods."""
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -161,6 +163,46 @@ def test_a_killed_kubelet_and_a_killed_plugin_change_nothing_for_who_runs(free_c
     assert held * GRANULE == sum(each["bytes"] for each in kit.reservations(namespace, kit.GPU_4080).values())
     assert held <= total
     kit.nothing_double_booked()
+
+
+def given_as(gpu: str) -> str:
+    return str(kit.gpus()[gpu]["status"].get("plugin", {}).get("hands"))
+
+
+@pytest.fixture
+def cdi_spec() -> Iterator[None]:
+    """Have node1 know the RTX 4080 by a CDI name that brings what the runtime class would bring."""
+    folder = LocalCluster().node("node1").node.folder
+    mounts = [
+        {"hostPath": str(folder / name), "containerPath": f"/run/pretend-{name}", "options": ["bind", mode]}
+        for name, mode in (("toolkit", "ro"), ("accounts", "rw"))
+    ]
+    edits = {"env": [f"NVIDIA_VISIBLE_DEVICES={RTX_4080}"], "mounts": mounts}
+    device = {"name": RTX_4080, "containerEdits": edits}
+    spec = {"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": [device]}
+    # Where this node's containerd looks, and where others and the plugin do.
+    files = [folder / "cdi" / "paddock-e2e.json", Path("/var/run/cdi/paddock-e2e.json")]
+    for file in files:
+        file.write_text(json.dumps(spec))
+    yield
+    for file in files:
+        file.unlink()
+
+
+def test_a_card_with_a_cdi_name_needs_no_runtime_class(free_cards: str, cdi_spec: None) -> None:  # noqa: ARG001 for its end
+    namespace = free_cards
+    eventually("the plugin has found the name", lambda: given_as(kit.GPU_4080) == "Cdi", 60)
+    assert given_as(kit.GPU_1060) == "Environment"
+    kit.put(namespace, kit.deployment("gemma", {"uuid": RTX_4080}, source=kit.GEMMA))
+    one = kit.wait_available(namespace, "gemma")["gemma"]
+    assert "by its name in CDI" in placed_by_plugin(one)["reason"]
+    assert kit.condition(one, "Verified")["reason"] == "ProcessOnDevice"
+    assert kit.chat(kit.address_of(namespace, "gemma"))[0] == 200
+    (pod,) = kit.pods(namespace, "gemma")
+    assert "runtimeClassName" not in pod["spec"]
+    assert {one["name"]: one.get("value") for one in pod["spec"]["containers"][0]["env"]}[
+        "NVIDIA_VISIBLE_DEVICES"
+    ] == "void"
 
 
 @pytest.fixture

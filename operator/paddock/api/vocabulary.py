@@ -465,9 +465,7 @@ VERDICTS: dict[Verdict, Entry] = {
         "Its vendor's plugin gives it to others, too.",
         "Keep that off the node, or label it paddock.dev/dedicated=true.",
     ),
-    Verdict.BINDER_MISSING: Entry(
-        "The way by which pods get it is not there now.", "See the detail, and docs/binding.md."
-    ),
+    Verdict.BINDER_MISSING: Entry("The way by which pods get it is missing now.", "See the detail; docs/binding.md."),
     Verdict.TYPE_NOT_ALLOWED: Entry(
         "An integrated GPU is used only when no discrete one is allowed or fits, or when spec.placement.allowIntegrated is Always.",
         "Set allowIntegrated to Always.",
