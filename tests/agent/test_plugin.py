@@ -301,6 +301,14 @@ def test_an_agent_that_restarts_goes_on_from_what_it_offered(place: Place) -> No
     assert found == {OF_NVIDIA: True, OF_INTEL: False}
 
 
+def test_a_folder_that_cannot_be_written_spoils_no_report(tmp_path: Path) -> None:
+    offers = Offers(tmp_path / "later")
+    assert offers.dress([NVIDIA], []) == [NVIDIA]
+    (tmp_path / "later").mkdir()
+    offers.dress([NVIDIA], [])
+    assert read_offers(tmp_path / "later") == offers_of([NVIDIA])
+
+
 def test_without_a_folder_nothing_is_offered(place: Place) -> None:
     assert Offers(None).dress([NVIDIA], []) == [NVIDIA]
     assert read_offers(place.shared) == ()

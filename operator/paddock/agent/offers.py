@@ -70,15 +70,22 @@ class Offers:
             return list(devices)
         offers = offers_of(devices, troubles, self._offers) if devices else self._offers
         if offers != self._offers:
-            self._offers = offers
-            write(self._folder / OFFERS, json.dumps([asdict(one) for one in offers]))
-        known = {one.resource for one in offers}
+            self._offer(self._folder / OFFERS, offers)
+        known = {one.resource for one in self._offers}
         return [
             one.model_copy(update={"plugin": self._state[name]})
             if (name := resource_of(one)) in known and name in self._state and one.duplicate_of is None
             else one
             for one in devices
         ]
+
+    def _offer(self, file: Path, offers: tuple[Offer, ...]) -> None:
+        try:
+            write(file, json.dumps([asdict(one) for one in offers]))
+        except OSError as error:  # it is tried again with the next listing; the report must not be missing for it
+            _log.warning("the device plugin cannot be told of %d GPUs: %s", len(offers), error)
+        else:
+            self._offers = offers
 
     async def follow(self, changed: Callable[[], None]) -> None:
         """Read what the plugin says, for ever; calls `changed` when it says something new."""
