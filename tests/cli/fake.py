@@ -107,6 +107,7 @@ def fleet() -> list[JSON]:
             driver="580.95.05",
             computeCapability="8.9",
             memoryBandwidth=432_048_000_000,
+            bus={"pcie": {"generation": 4, "width": 8, "maxGeneration": 4, "maxWidth": 16}, "numaNode": 0},
         ),
         gpu(
             PRO,

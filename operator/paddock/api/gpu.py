@@ -7,6 +7,7 @@ from pydantic import Field
 
 from paddock.api.base import Model
 from paddock.api.binding import Binder, DevicePlugin
+from paddock.api.bus import Bus
 from paddock.api.disruption import Promise
 from paddock.api.modeldeployment import Condition
 from paddock.api.selector import ATOMIC, Labels, like
@@ -159,6 +160,8 @@ class GPUStatus(Model):
     """Peak bytes per second of its memory, from bus width and clock."""
     plugin: DevicePlugin | None = None
     """How the node agent's device plugin gives it out; absent without one."""
+    bus: Bus | None = None
+    """Where it is plugged in: PCIe link, NUMA node, IOMMU group, peers."""
     learned: Annotated[list[Learned], Field(json_schema_extra=ATOMIC)] = []
     """What servers took here beyond the estimate: the next ones are planned with it. The last 8 builds at most."""
     reservations: Annotated[

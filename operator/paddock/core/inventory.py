@@ -64,6 +64,7 @@ def _status(node: str, device: ListedDevice, report: NodeReport, now: str) -> GP
         driver=report.driver_version if device.uuid is not None else None,
         memory_bandwidth=device.memory_bandwidth,
         plugin=device.plugin,
+        bus=device.bus,
         conditions=[ready],
     )
 
