@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from paddock.api.gpu import DeviceType, GPUStatus
+from paddock.api.gpu import Apart, DeviceType, GPUStatus
 from paddock.api.modeldeployment import Condition
 from paddock.core.checkup import Facts, Finding, Gpu, Kind, Lease, Node, Pod, State, Workload
 from paddock.core.doctor import examine, fields_of, worst
@@ -26,6 +26,12 @@ def gpu(reason: str = "Listed", message: str = "listed", *, node: str = "node1",
         conditions=[ready],
     )  # fmt: skip
     return Gpu(f"gpu-{node}", status)
+
+
+def apart(deployment: str) -> Gpu:
+    one = gpu()
+    pair = Apart(deployment=deployment, until="2026-03-01T12:00:00Z", reason="WrongDevice", message="elsewhere")
+    return replace(one, status=one.status.model_copy(update={"apart": [pair]}))
 
 
 OPERATOR = Workload(HOME, "paddock-operator", "1.0", 1, 1)
@@ -109,6 +115,12 @@ BROKEN: dict[str, tuple[Facts, str, State, str]] = {
     "driver": (replace(WELL, gpus=[gpu(driver=None)]), "driver", State.WARNING, "version"),
     "report": (replace(WELL, gpus=[gpu("AgentSilent", "silent for 70 s")]), "reports", State.WRONG, "AgentSilent"),
     "quarantine": (replace(WELL, gpus=[replace(gpu(), quarantined=True)]), "quarantine", State.WARNING, "quarantine"),
+    "a pair kept apart": (
+        replace(WELL, gpus=[apart("default/gemma")]), "quarantine", State.WARNING, "gemma gets nothing on gpu-node1",
+    ),
+    "a card that nobody gets": (
+        replace(WELL, gpus=[apart("")]), "quarantine", State.WARNING, "nobody gets anything on gpu-node1 until",
+    ),
     "plugin": (
         replace(WELL, nodes=[Node("node1", resources={"nvidia.com/gpu": 2})]), "plugins", State.WARNING,
         "2 nvidia.com/gpu",

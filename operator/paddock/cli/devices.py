@@ -43,7 +43,9 @@ def show(screen: Screen, gpus: Sequence[Gpu], *, wide: bool = False) -> None:
         Column("DEPLOYMENTS", least=12),
     ]
     if wide:
-        columns += [Column(title) for title in ("PCI", "UUID", "BACKENDS", "DRIVER", "COMPUTE", "BANDWIDTH", "PCIE", "NUMA")]
+        columns += [
+            Column(title) for title in ("PCI", "UUID", "BACKENDS", "DRIVER", "COMPUTE", "BANDWIDTH", "PCIE", "NUMA")
+        ]
     rows = [_row(gpu, short=screen.terminal and not wide, wide=wide, strangers=strangers) for gpu in gpus]
     screen.table(columns, rows, whole=wide)
     if screen.terminal:

@@ -310,6 +310,16 @@ def _quarantines(facts: Facts) -> Iterator[Finding]:
                 f'once it is sound: kubectl patch gpu {one.name} --type merge -p \'{{"spec":{{"quarantine":false}}}}\''
             )
             yield Finding(check, State.WARNING, message, remedy, one.status.node)
+        for each in one.status.apart:
+            who = each.deployment or "nobody"
+            gets = "gets nothing" if each.deployment else "gets anything"
+            yield Finding(
+                check,
+                State.WARNING,
+                f"{who} {gets} on {one.name} until {each.until}: {each.message}",
+                "it is tried again by itself; where that repeats, look at the server's log and the card",
+                one.status.node,
+            )
 
 
 def _plugins(facts: Facts) -> Iterator[Finding]:

@@ -100,6 +100,7 @@ def merge(observed: GPUStatus, stored: GPUStatus | None) -> GPUStatus:
             "learned": stored.learned,
             "reservations": stored.reservations,
             "promises": stored.promises,
+            "apart": stored.apart,
             "last_disruption": stored.last_disruption,
             "deployments": stored.deployments,
             "memory": observed.memory.model_copy(update={"reserved": stored.memory.reserved}),
