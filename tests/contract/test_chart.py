@@ -598,6 +598,10 @@ def test_roles_of_users(defaults: list[Object], everything: list[Object]) -> Non
             "at '/agent/devicePlugin/kubeletFolder': 'device-plugins' does not match pattern",
         ),
         ({"agent": {"port": 443}}, "at '/agent/port': minimum: got 443, want 1,024"),
+        ({"guardRails": {"actions": ["Deny", "Warn"]}}, "at '/guardRails/actions': 'not' failed"),
+        ({"guardRails": {"exemptUsers": ["a'b"]}}, "at '/guardRails/exemptUsers/0'"),
+        ({"guardRails": {"variables": []}}, "at '/guardRails/variables': minItems: got 0, want 1"),
+        ({"networkPolicy": {"servers": {"from": []}}}, "at '/networkPolicy/servers/from'"),
     ],
 )
 def test_bad_values_are_refused_with_a_message_that_names_them(values: Object, message: str) -> None:

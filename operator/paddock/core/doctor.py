@@ -17,6 +17,10 @@ VENDORS: Final = ("nvidia.com/gpu", "nvidia.com/mig-", "amd.com/gpu", "gpu.intel
 """How resources of the vendors' device plugins begin."""
 
 
+_TOLD_ELSEWHERE: Final = frozenset({"", Reason.LISTING_FAILED, Reason.QUARANTINED})
+"""Reasons of the Ready condition that another check tells; the empty one is that of a device that is Ready."""
+
+
 def fields_of(schema: JSON, prefix: str = "") -> Iterator[str]:
     """Give the paths of all fields of a structural schema."""
     for name, below in (schema.get("properties") or {}).items():
@@ -289,14 +293,14 @@ def _reports(facts: Facts) -> Iterator[Finding]:
     check = "reports"
     if not facts.gpus:
         return
-    bad = [one for one in facts.gpus if _reason(one) and _reason(one) != Reason.LISTING_FAILED]
-    bad = [one for one in bad if _reason(one) != Reason.QUARANTINED]
-    for one in bad:
-        reason = _reason(one)
+    bad: dict[tuple[str, str], list[Gpu]] = {}
+    for one in facts.gpus:
+        if _reason(one) not in _TOLD_ELSEWHERE:
+            bad.setdefault((one.status.node, _reason(one)), []).append(one)
+    for (node, reason), gpus in bad.items():
         remedy = REASONS[Reason(reason)].remedy if reason in set(Reason) else "see kubectl describe gpu"
-        name = one.status.description or one.status.name
-        message = f"{name} ({one.name}) is not ready, {reason}: {_message(one)}"
-        yield Finding(check, State.WRONG, message, remedy, one.status.node)
+        names = _some([one.name for one in gpus])
+        yield Finding(check, State.WRONG, f"{names} not ready, {reason}: {_message(gpus[0])}", remedy, node)
     if not bad:
         yield Finding(check, State.OK, f"{len(facts.gpus)} GPUs reported")
 
