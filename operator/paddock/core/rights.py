@@ -64,7 +64,7 @@ _RULES: Final = (
     _Rule(Where.CLUSTER, GROUP, "placementpolicies", ("list", "watch")),
     _Rule(Where.CLUSTER, "", "nodes", ("list", "watch")),
     _Rule(Where.CLUSTER, "", "persistentvolumes", ("get",), with_folders=("list", "create", "delete")),
-    _Rule(Where.CLUSTER, "node.k8s.io", "runtimeclasses", ("list",)),
+    _Rule(Where.CLUSTER, "node.k8s.io", "runtimeclasses", ("list", "watch")),
     _Rule(Where.OWN, "coordination.k8s.io", "leases", ("get", "create", "update")),
     _Rule(Where.OWN, "", "secrets", ("create",)),
     _Rule(Where.OWN, "", "secrets", ("get",), name="paddock-agent"),
