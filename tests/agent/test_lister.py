@@ -93,7 +93,7 @@ class TestBus:
         assert bus is not None
         assert bus.pcie is not None
         assert bus.pcie.model_dump() == {"generation": 1, "max_generation": 4, "width": 8, "max_width": 16}
-        assert [(one.pci_id, one.path, one.p2p, one.nvlink) for one in bus.peers] == [
+        assert [(one.pci_id, one.path, one.direct, one.nvlink) for one in bus.peers] == [
             ("0000:02:00.0", "OneSwitch", True, False),
             ("0000:03:00.0", "HostBridge", False, False),
         ]

@@ -1,6 +1,7 @@
 """`paddock doctor` reads what there is, and says what is wrong."""
 
 import json
+from functools import cache
 from typing import Any
 
 import pytest
@@ -36,11 +37,15 @@ def chart_pod(name: str, component: str, on: str, **status: Any) -> JSON:
     }
 
 
+@cache
+def definitions() -> str:
+    return json.dumps([yaml.load(text, yaml.CSafeLoader) for text in crds().values()])
+
+
 @pytest.fixture
 def installed(api: FakeApi) -> FakeApi:
     """Give a sound installation."""
-    for text in crds().values():
-        one = yaml.safe_load(text)
+    for one in json.loads(definitions()):
         one["status"] = {"conditions": [{"type": "Established", "status": "True"}]}
         api.objects[f"{DEFINITIONS}/{one['metadata']['name']}"] = one
     template = {

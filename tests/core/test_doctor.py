@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from paddock.api.binding import DevicePlugin
 from paddock.api.gpu import Apart, DeviceType, GPUStatus
 from paddock.api.modeldeployment import Condition
 from paddock.core.checkup import Facts, Finding, Gpu, Kind, Lease, Node, Pod, State, Workload
@@ -32,6 +33,11 @@ def apart(deployment: str) -> Gpu:
     one = gpu()
     pair = Apart(deployment=deployment, until="2026-03-01T12:00:00Z", reason="WrongDevice", message="elsewhere")
     return replace(one, status=one.status.model_copy(update={"apart": [pair]}))
+
+
+def with_plugin(*, registered: bool) -> Gpu:
+    plugin = DevicePlugin(resource="gpu.paddock.dev/x", granules=4, hands="Devices", registered=registered)
+    return replace(gpu(), status=gpu().status.model_copy(update={"plugin": plugin}))
 
 
 OPERATOR = Workload(HOME, "paddock-operator", "1.0", 1, 1)
@@ -125,6 +131,9 @@ BROKEN: dict[str, tuple[Facts, str, State, str]] = {
         replace(WELL, nodes=[Node("node1", resources={"nvidia.com/gpu": 2})]), "plugins", State.WARNING,
         "2 nvidia.com/gpu",
     ),
+    "a plugin that is not heard": (
+        replace(WELL, gpus=[with_plugin(registered=False)]), "plugins", State.WARNING, "does not listen",
+    ),
     "own clock": (replace(WELL, skew=-30.0), "clock", State.WARNING, "30 s behind"),
     "a node's clock": (replace(WELL, nodes=[Node("node1", heartbeat=-20)]), "clock", State.WRONG, "20 s ahead of"),
 }  # fmt: skip
@@ -160,6 +169,11 @@ def test_one_node_alone_is_shown_with_what_concerns_all() -> None:
 def test_a_vendors_plugin_on_a_node_without_our_cards_is_no_conflict() -> None:
     facts = replace(WELL, nodes=[Node("node1"), Node("other", resources={"nvidia.com/gpu": 8}, has_gpu=False)])
     assert not [one for one in bad(facts) if one.check == "plugins"]
+
+
+def test_a_plugin_on_a_dedicated_node_is_no_conflict() -> None:
+    node = Node("node1", resources={"nvidia.com/gpu": 2}, dedicated=True)
+    assert bad(replace(WELL, nodes=[node], gpus=[with_plugin(registered=True)])) == []
 
 
 def test_fields_of_a_schema_are_named_by_path() -> None:

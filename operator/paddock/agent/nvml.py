@@ -134,7 +134,7 @@ def _read_peers(nvml: Any, cards: list[dict[str, Any]], handles: list[Any]) -> N
                 {
                     "pci_id": other["pci_id"],
                     "path": _PATHS.get(level) if level is not None else None,
-                    "p2p": None if reads in {None, _UNKNOWN_P2P} else reads == _LINKED,
+                    "direct": None if reads in {None, _UNKNOWN_P2P} else reads == _LINKED,
                     "nvlink": None if nvlink in {None, _UNKNOWN_P2P} else nvlink == _LINKED,
                 }
             )

@@ -32,7 +32,7 @@ class Peer(Model):
     """Its PCI address."""
     path: Path | None = None
     """The way there: SameBoard, OneSwitch, Switches, HostBridge, NumaNode or System."""
-    p2p: bool | None = None
+    direct: bool | None = None
     """Whether the driver lets one read the other's memory directly."""
     nvlink: bool | None = None
     """Whether that goes by NVLink."""

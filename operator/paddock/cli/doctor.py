@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from typing import TypeVar
 
 import typer
@@ -143,11 +144,17 @@ async def _server_time(session: Session) -> tuple[datetime, float | None]:
     return theirs, max(0.0, (ours - theirs).total_seconds() - 1) if ours > theirs else (ours - theirs).total_seconds()
 
 
+@cache
+def _known() -> dict[str, frozenset[str]]:
+    """Give the fields that this program knows, by the name of the definition."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    ours = [yaml.load(text, loader) for text in crds().values()]  # noqa: S506 a safe loader, in C where there is one
+    return {one["metadata"]["name"]: _fields(one) for one in ours}
+
+
 async def _kinds(api: Api) -> list[Kind] | None:
     found = []
-    for text in crds().values():
-        ours = yaml.safe_load(text)
-        name = ours["metadata"]["name"]
+    for name, mine in _known().items():
         try:
             theirs = await api.get(f"{DEFINITIONS}/{name}")
         except ApiError as error:
@@ -159,17 +166,17 @@ async def _kinds(api: Api) -> list[Kind] | None:
             continue
         conditions = (theirs.get("status") or {}).get("conditions") or ()
         established = any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
-        mine, other = _fields(ours), _fields(theirs)
+        other = _fields(theirs)
         lacks, more = tuple(sorted(mine - other)), tuple(sorted(other - mine))
         found.append(Kind(name, established=established and bool(other), older=lacks, newer=more))
     return found
 
 
-def _fields(definition: JSON) -> set[str]:
+def _fields(definition: JSON) -> frozenset[str]:
     """Give the fields of the version that this program speaks; none where that is not served."""
     versions = definition["spec"]["versions"]
     served = next((one for one in versions if one["name"] == VERSION and one["served"]), None)
-    return set(fields_of(served["schema"]["openAPIV3Schema"])) if served else set()
+    return frozenset(fields_of(served["schema"]["openAPIV3Schema"])) if served else frozenset()
 
 
 def _workload(one: JSON) -> Workload:
@@ -322,6 +329,7 @@ def _node(one: JSON, renewed: datetime | None, now: datetime) -> Node:
         {name: _count(value) for name, value in (status.get("allocatable") or {}).items() if "/" in name},
         None if renewed is None else (now - renewed).total_seconds(),
         any(labels.get(name) not in (None, "false") for name in _GPU_LABELS),
+        labels.get(Label.DEDICATED) == "true",
     )
 
 

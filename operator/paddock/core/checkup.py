@@ -96,6 +96,8 @@ class Node:
     """Seconds since its kubelet renewed its Lease, by the API server's clock; negative: in the future."""
     has_gpu: bool = False
     """A label says so."""
+    dedicated: bool = False
+    """Its owner says that its GPUs are Paddock's alone."""
 
 
 @dataclass(frozen=True, slots=True)

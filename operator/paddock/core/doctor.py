@@ -332,16 +332,32 @@ def _plugins(facts: Facts) -> Iterator[Finding]:
         yield _unread(check, "nodes")
         return
     ours = {one.status.node for one in facts.gpus or ()}
-    bad = [(node, name) for node in facts.nodes if node.name in ours and (name := _vendor(node))]
+    bad = [
+        (node, name)
+        for node in facts.nodes
+        if node.name in ours and not node.dedicated and (name := _vendor(node)) and node.resources[name]
+    ]
     for node, name in bad:
         yield Finding(
             check,
             State.WARNING,
-            f"a vendor's device plugin offers {node.resources[name]} {name} of the cards that Paddock gives away, too",
-            "keep it off the node (nvidia.com/gpu.deploy.device-plugin=false): docs/binding.md",
+            f"a vendor's device plugin offers {node.resources[name]} {name}, so nothing new is placed on these cards",
+            f"keep the plugin off the node, or, where nothing else asks for its GPUs: "
+            f"kubectl label node {node.name} {Label.DEDICATED}=true",
             node.name,
         )
-    if not bad:
+    deaf = sorted(
+        {one.status.node for one in facts.gpus or () if one.status.plugin and not one.status.plugin.registered}
+    )
+    for name in deaf:
+        yield Finding(
+            check,
+            State.WARNING,
+            "the kubelet does not listen to the agent's device plugin, so nothing new is placed there",
+            "see the log of the agent's container device-plugin, and agent.devicePlugin.kubeletFolder",
+            name,
+        )
+    if not bad and not deaf:
         yield Finding(check, State.OK, "no vendor's device plugin offers Paddock's cards")
 
 
