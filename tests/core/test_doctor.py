@@ -161,6 +161,11 @@ def test_what_may_not_be_read_is_told_and_never_sound() -> None:
     assert all("not checked" in one.message for one in found)
 
 
+def test_where_nothing_is_installed_no_right_to_read_is_asked_for() -> None:
+    found = examine(replace(WELL, kinds=[Kind("gpus.paddock.dev", there=False)], operators=[], gpus=None))
+    assert not any("not checked" in one.message for one in found)
+
+
 def test_one_node_alone_is_shown_with_what_concerns_all() -> None:
     facts = replace(WELL, gpus=[gpu("AgentSilent"), gpu("AgentSilent", node="node2")])
     assert {one.node for one in examine(facts, "node2")} == {"", "node2"}

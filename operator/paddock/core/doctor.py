@@ -261,6 +261,8 @@ def _to_run(why: str, pod: Pod) -> str:
 
 def _driver(facts: Facts) -> Iterator[Finding]:
     check = "driver"
+    if any(not one.there for one in facts.kinds or ()):
+        return  # there can be no GPU objects, and that is told
     if facts.gpus is None:
         yield _unread(check, "GPUs (bind the cluster role paddock-gpu-viewer)")
         return
