@@ -38,6 +38,8 @@ EXAMPLES = {
         "paddock estimate model-00001-of-00003.gguf --context 32768 --parallel 4 --budget 24GiB --backend cuda",
         "paddock estimate https://example.com/model.gguf --cache-type-k q8_0 --cache-type-v q8_0 -o json",
     ),
+    "doctor": ("paddock doctor", "paddock doctor --node node1", "paddock doctor -o json"),
+    "top": ("paddock top", "paddock top --once", "paddock top --once -o json"),
     "crds": ("paddock crds | kubectl apply --server-side -f -",),
     "version": ("paddock version --client",),
 }

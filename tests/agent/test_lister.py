@@ -54,6 +54,61 @@ def is_alive(pid: int) -> bool:
     return True
 
 
+def put_slot(folder: Path, address: str, **files: str) -> None:
+    slot = folder / address
+    slot.mkdir(parents=True)
+    for name, text in {"class": "0x030000", "vendor": "0x10de", **files}.items():
+        (slot / name).write_text(text + "\n")
+
+
+class TestBus:
+    def test_slots_of_all_makers_are_read_with_their_iommu_group(self, tmp_path: Path) -> None:
+        put_slot(tmp_path, "0000:01:00.0", max_link_width="16", numa_node="0")
+        put_slot(tmp_path, "0000:03:00.0", vendor="0x1002")
+        put_slot(tmp_path, "0000:01:00.1", **{"class": "0x040300"})
+        groups = tmp_path.parent / f"{tmp_path.name}-groups" / "7"
+        (groups / "devices").mkdir(parents=True)
+        for name in ("0000:01:00.0", "0000:01:00.1", "0000:02:00.0"):
+            (groups / "devices" / name).touch()
+        (tmp_path / "0000:01:00.0" / "iommu_group").symlink_to(groups)
+        found = nvml.read_slots(tmp_path)
+        assert found == {
+            "0000:01:00.0": {
+                "files": {"max_link_width": "16", "numa_node": "0"},
+                "group": 7,
+                "others": ["0000:01:00.1", "0000:02:00.0"],
+            },
+            "0000:03:00.0": {"files": {}, "group": None, "others": []},
+        }
+
+    async def test_links_and_peers_of_the_driver_are_reported(self, ggml: Path, cards: Cards, tmp_path: Path) -> None:
+        cards(("01", "one", 6000), ("02", "two", 6000), ("03", "three", 6000))
+        described = (tmp_path / "gpus").read_text().splitlines()
+        described[1] += "; pcie=1x8/4x16; switch=1"
+        described[2] += "; switch=1"
+        (tmp_path / "gpus").write_text("\n".join(described))
+        node = Node(ggml)
+        assert await node.lister.list_all()
+        bus = node.report.devices[0].bus
+        assert bus is not None
+        assert bus.pcie is not None
+        assert bus.pcie.model_dump() == {"generation": 1, "max_generation": 4, "width": 8, "max_width": 16}
+        assert [(one.pci_id, one.path, one.direct, one.nvlink) for one in bus.peers] == [
+            ("0000:02:00.0", "OneSwitch", True, False),
+            ("0000:03:00.0", "HostBridge", False, False),
+        ]
+        described[1] = described[1].replace("1x8", "4x8")
+        (tmp_path / "gpus").write_text("\n".join(described))
+        assert await node.lister.list_all()
+        described[1] = described[1].replace("4x8", "1x8")
+        (tmp_path / "gpus").write_text("\n".join(described))
+        assert await node.lister.list_all()
+        idle = node.report.devices[0].bus
+        assert idle is not None
+        assert idle.pcie is not None
+        assert idle.pcie.generation == 4, "an idle card lowers its link"
+
+
 class TestListing:
     async def test_devices_without_an_nvidia_driver(self, ggml: Path) -> None:
         node = Node(ggml)

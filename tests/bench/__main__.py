@@ -21,6 +21,7 @@ from bench.load import DEPLOYMENTS, NAMESPACE, PODS, Load
 from bench.moving import measure_moves
 from bench.page import page
 from bench.placing import measure_placement
+from bench.proof import measure_proof
 from cluster.settings import REPOSITORY
 from support.apiserver import missing_programs
 from support.client import eventually
@@ -207,6 +208,7 @@ def main() -> int:
     measure_fetching(figures)
     with tempfile.TemporaryDirectory() as folder, plane(Path(folder), audit=False) as site:
         Bench(site, figures).run()
+        measure_proof(site, figures)
         measure_agent(site, figures)
     figures.write(RESULT)
     missed = [name for name in figures.values if not figures.met(name)]

@@ -60,6 +60,7 @@ def measure_agent(site: Plane, figures: Figures) -> None:
     figures.put("agent_listing", found["paddock_agent_listing_seconds"])
     figures.put("agent_rss", found["process_resident_memory_bytes"] / 1e6)
     measure_watch(site.folder, figures)
+    measure_whole(site, figures)
 
 
 CARDS, PROCESSES, SECONDS = 16, 64, 20
@@ -75,7 +76,74 @@ def measure_watch(folder: Path, figures: Figures) -> None:
 
     The driver is the pretend one; a real one answers each question by a call into the kernel, which costs more.
     """
-    place = folder / "watch"
+    environment, holders = _busy_machine(folder / "watch")
+    command = [sys.executable, "-P", "-m", "paddock.agent.watch", "1", "--processes"]
+    try:
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line.count(b'"pid":') == PROCESSES, line
+            began, before = time.monotonic(), _cpu(process.pid)
+            time.sleep(SECONDS)
+            figures.put("agent_watch_cpu", 100 * (_cpu(process.pid) - before) / (time.monotonic() - began))
+            process.kill()
+    finally:
+        _end(holders)
+
+
+def measure_whole(site: Plane, figures: Figures) -> None:
+    """Let a whole agent do the same, and add up what it and its children cost once its listing is done."""
+    environment, holders = _busy_machine(site.folder / "whole")
+    folder, port = site.credentials(), free_port()
+    environment |= {
+        "PADDOCK_CREDENTIALS_FOLDER": str(folder),
+        "PADDOCK_LIBRARY_FOLDER": str(Programs(cache_folder()).llama / "bin"),
+        "PADDOCK_LISTEN": f"127.0.0.1:{port}",
+        "PADDOCK_HOST_PROCESSES": "true",
+    }
+    program = Path(sys.executable).with_name("paddock-agent")
+    try:
+        with subprocess.Popen([str(program)], env=environment, stderr=subprocess.DEVNULL) as process:
+            try:
+                eventually(lambda: _listed_processes(folder, port) == PROCESSES, 30, "the agent lists all processes")
+                began, before = time.monotonic(), _cpu_of_tree(process.pid)
+                time.sleep(SECONDS)
+                figures.put("agent_cpu", 100 * (_cpu_of_tree(process.pid) - before) / (time.monotonic() - began))
+            finally:
+                process.terminate()
+    finally:
+        _end(holders)
+
+
+def _listed_processes(folder: Path, port: int) -> int:
+    context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+    context.check_hostname = False
+    connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=20, context=context)
+    try:
+        connection.request(
+            "GET", "/v1/devices", headers={"Authorization": f"Bearer {(folder / 'token').read_text().strip()}"}
+        )
+        return connection.getresponse().read().count(b'"pid":')
+    except OSError:
+        return 0
+    finally:
+        connection.close()
+
+
+def _cpu_of_tree(pid: int) -> float:
+    """Give the processor time of a process, of its children, and of those that have ended."""
+    total = _cpu(pid)
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[1]) == pid:
+                total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return total + (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
+
+
+def _busy_machine(place: Path) -> tuple[dict[str, str], list[int]]:
+    """Make a machine of 16 cards with 64 processes; gives the environment that shows it, and their pids."""
     (place / "accounts").mkdir(parents=True, exist_ok=True)
     sources = [_PRETEND / name for name in ("pretend.c", "accounts.c", "fakenvml.c")]
     library = place / "libnvidia-ml.so.1"
@@ -90,22 +158,14 @@ def measure_watch(folder: Path, figures: Figures) -> None:
         "PADDOCK_PRETEND_LIES": str(place / "lies"),
         "PADDOCK_PRETEND_ACCOUNTS": str(place / "accounts"),
     }
-    command = [sys.executable, "-P", "-m", "paddock.agent.watch", "1", "--processes"]
-    holders = [_hold(place / "accounts", n) for n in range(PROCESSES)]
-    try:
-        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            assert line.count(b'"pid":') == PROCESSES, line
-            began, before = time.monotonic(), _cpu(process.pid)
-            time.sleep(SECONDS)
-            figures.put("agent_watch_cpu", 100 * (_cpu(process.pid) - before) / (time.monotonic() - began))
-            process.kill()
-    finally:
-        for pid in holders:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+    return environment, [_hold(place / "accounts", n) for n in range(PROCESSES)]
+
+
+def _end(holders: list[int]) -> None:
+    for pid in holders:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 def _hold(folder: Path, number: int) -> int:

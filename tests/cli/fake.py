@@ -107,6 +107,7 @@ def fleet() -> list[JSON]:
             driver="580.95.05",
             computeCapability="8.9",
             memoryBandwidth=432_048_000_000,
+            bus={"pcie": {"generation": 4, "width": 8, "maxGeneration": 4, "maxWidth": 16}, "numaNode": 0},
         ),
         gpu(
             PRO,
@@ -271,6 +272,14 @@ class FakeApi:
         self.deleted: list[str] = []
         self.says: dict[str, str] = {}
         """What a pod prints that is created with this claim."""
+        self.lists: dict[str, list[JSON]] = {}
+        """Further lists, and further objects, by path."""
+        self.objects: dict[str, JSON] = {}
+        self.reviews: list[JSON] = []
+        """What was asked about rights; a word of `lacking` in it means no."""
+        self.lacking: tuple[str, str] | None = None
+        self.metrics: dict[str, list[str | ApiError]] = {}
+        """Answers of servers to GET, one after the other, by path."""
 
     @asynccontextmanager
     async def connect(self, _kubeconfig: str | None, _context: str | None) -> AsyncIterator["FakeApi"]:
@@ -284,6 +293,8 @@ class FakeApi:
     async def get(self, path: str) -> JSON:
         self._fail(path)
         name = path.rsplit("/", 1)[1]
+        if path in self.objects:
+            return copy.deepcopy(self.objects[path])
         if "/secrets/" in path and name in self.secrets:
             return self.secrets[name]
         for one in self.deployments:
@@ -309,6 +320,7 @@ class FakeApi:
                 f"{GROUP}/gpus": self.gpus,
                 f"{GROUP}/placementpolicies": self.policies,
                 "/api/v1/nodes": self.nodes,
+                **self.lists,
             }
             found = {**known, "/apis/apps/v1/deployments": self.operators}[path]
         return copy.deepcopy(found)
@@ -320,10 +332,29 @@ class FakeApi:
 
     async def create(self, path: str, body: JSON) -> JSON:
         self._fail(path)
+        if body["kind"].endswith("Review"):
+            return self._review(body)
         self.created.append(copy.deepcopy(body))
         claim = body["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"]
         self.logs[body["metadata"]["name"]] = self.says.get(claim, "")
         return body
+
+    def _review(self, body: JSON) -> JSON:
+        if body["kind"] == "SelfSubjectReview":
+            return {**body, "metadata": {"creationTimestamp": f"{NOW:%Y-%m-%dT%H:%M:%SZ}"}}
+        asked = body["spec"]["resourceAttributes"]
+        self.reviews.append(body["spec"])
+        return {**body, "status": {"allowed": (asked["verb"], asked["resource"]) != self.lacking}}
+
+    async def fetch(self, path: str, headers: Mapping[str, str], seconds: float) -> str:
+        assert seconds > 0
+        self._fail(path)
+        self.asked.append((path, {}, dict(headers)))
+        answers = self.metrics[path]
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, ApiError):
+            raise answer
+        return answer
 
     async def delete(self, path: str) -> None:
         self.deleted.append(path.rsplit("/", 1)[1])

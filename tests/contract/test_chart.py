@@ -95,7 +95,25 @@ EVERYTHING: Object = {
     ],
     "serviceAccount": {"annotations": {"a": "b"}},
     "rbac": {"aggregate": False, "gpusForAll": True},
-    "networkPolicy": {"enabled": True},
+    "networkPolicy": {
+        "enabled": True,
+        "scrapers": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}],
+        "servers": {"namespaces": ["team-a"], "from": [{"podSelector": {}}], "offline": True},
+    },
+    "guardRails": {
+        "enabled": True,
+        "actions": ["Warn", "Audit"],
+        "namespaceSelector": {
+            "matchLabels": {"gpus": "guarded"},
+            "matchExpressions": [{"key": "a", "operator": "Exists"}],
+        },
+        "exemptNamespaces": ["kube-system"],
+        "exemptUsers": ["system:serviceaccount:kubevirt:controller"],
+        "variables": ["NVIDIA_VISIBLE_DEVICES", "DOCKER_RESOURCE_GPU"],
+        "runtimeClasses": ["nvidia", "nvidia-cdi"],
+        "requireVoid": True,
+        "countedResources": ["nvidia.com/gpu"],
+    },
 }
 NOTHING: Object = {"modelRoots": [], "agents": [], "crds": {"install": False}, "images": {"allowed": []}}
 VALUE_SETS = {"defaults": {}, "everything": EVERYTHING, "nothing": NOTHING}
@@ -131,7 +149,7 @@ def test_every_object_is_labelled_and_has_a_home(values: Object) -> None:
         assert labels["app.kubernetes.io/name"] == "paddock"
         assert labels["app.kubernetes.io/instance"] == "paddock"
         assert labels["app.kubernetes.io/version"] == paddock.__version__
-        cluster_wide = each["kind"].startswith(("ClusterRole", "CustomResourceDefinition"))
+        cluster_wide = each["kind"].startswith(("ClusterRole", "CustomResourceDefinition", "ValidatingAdmission"))
         assert cluster_wide != ("namespace" in each["metadata"]), each
 
 
@@ -580,6 +598,10 @@ def test_roles_of_users(defaults: list[Object], everything: list[Object]) -> Non
             "at '/agent/devicePlugin/kubeletFolder': 'device-plugins' does not match pattern",
         ),
         ({"agent": {"port": 443}}, "at '/agent/port': minimum: got 443, want 1,024"),
+        ({"guardRails": {"actions": ["Deny", "Warn"]}}, "at '/guardRails/actions': 'not' failed"),
+        ({"guardRails": {"exemptUsers": ["a'b"]}}, "at '/guardRails/exemptUsers/0'"),
+        ({"guardRails": {"variables": []}}, "at '/guardRails/variables': minItems: got 0, want 1"),
+        ({"networkPolicy": {"servers": {"from": []}}}, "at '/networkPolicy/servers/from'"),
     ],
 )
 def test_bad_values_are_refused_with_a_message_that_names_them(values: Object, message: str) -> None:

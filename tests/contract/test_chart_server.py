@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import shutil
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.apiserver import ApiServer, api_server, missing_programs
-from support.helm import CHART, NAMESPACE, helm, missing_program, named, render
+from support.apiserver import missing_programs
+from support.helm import CHART, NAMESPACE, missing_program, named, render
+from support.helm_site import Site, new_site
 from support.manifests import deployment
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -34,56 +31,6 @@ NVIDIA = {
     "metadata": {"name": "nvidia"},
     "handler": "nvidia",
 }
-
-
-@dataclass(frozen=True)
-class Site:
-    """An API server, and helm that talks to it."""
-
-    server: ApiServer
-    kubeconfig: Path
-
-    def helm(self, *arguments: str, values: dict[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
-        return helm("--kubeconfig", str(self.kubeconfig), "--namespace", NAMESPACE, *arguments, values=values)
-
-    def install(self, *options: str, chart: Path = CHART, values: dict[str, Any] | None = None) -> str:
-        """Install or upgrade, with these values alone, and give the notes."""
-        done = self.helm("upgrade", "--install", "--reset-values", "paddock", str(chart), *options, values=values or {})
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def allowed(self, user: str, verb: str, resource: str, namespace: str = "", name: str = "") -> bool:
-        """Ask whether a user may; `resource` is like pods/log or gpus.paddock.dev."""
-        plain, _, group = resource.partition(".")
-        plain, _, subresource = plain.partition("/")
-        attributes = {"verb": verb, "group": group, "resource": plain, "subresource": subresource}
-        review = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SubjectAccessReview",
-            "spec": {"user": user, "resourceAttributes": {**attributes, "namespace": namespace, "name": name}},
-        }
-        answer = self.server.call("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
-        return bool(answer.body["status"]["allowed"])
-
-
-@contextlib.contextmanager
-def new_site(folder: Path) -> Iterator[Site]:
-    with api_server(folder) as server:
-        config = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "c", "cluster": {"server": server.url, "insecure-skip-tls-verify": True}}],
-            "users": [{"name": "u", "user": {"token": server.token}}],
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-            "current-context": "c",
-        }
-        kubeconfig = folder / "kubeconfig"
-        kubeconfig.touch(0o600)
-        kubeconfig.write_text(json.dumps(config))
-        for name in (NAMESPACE, "team-a", "team-b"):
-            namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
-            assert server.call("POST", "/api/v1/namespaces", namespace).status == 201
-        yield Site(server, kubeconfig)
 
 
 @pytest.fixture(scope="module")

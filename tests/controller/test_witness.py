@@ -178,6 +178,51 @@ def test_a_device_of_which_several_were_found_elsewhere_gets_nothing_for_a_while
     eventually(lambda: site.gpu_ready(SECOND_GPU)["status"] == "True", what="it is tried again")
 
 
+def test_a_pair_stays_apart_when_the_operator_is_restarted(site: Site) -> None:
+    pod = start(site)
+    pinned = {"devices": [{"node": "node1", "index": 1}]}
+    site.client.do("PATCH", site.path("gemma"), {"spec": {"placement": pinned}})
+    show(site, first=[server(pod, 1300 * MIB)])
+    eventually(lambda: "kept apart until" in site.condition("Placed")["message"])
+    show(site)
+    (told,) = eventually(lambda: site.gpu(SECOND_GPU).get("apart"))
+    assert (told["deployment"], told["failures"]) == (f"{site.namespace}/gemma", 1)
+    assert told["reason"] == "WrongDevice"
+    assert "the driver shows its process with" in told["message"]
+    before = site.condition("Placed")["message"]
+    site.operator(quarantine_seconds=300)  # another one takes over
+    site.apply("other", placement=pinned)
+    other = up(site, "other")
+    show(site, second=[server(other, 1300 * MIB)])
+    site.wait_for("Available", "True", "Serving", "other")
+    assert site.condition("Placed")["message"] == before, "until the same time, for the same reason"
+    assert site.pods() == []
+    site.plane.report("node1", CARDS, boot_id="another")
+    site.plane.report("node1", CARDS, boot_id="third")
+    again = up(site)
+    assert record_of(again)["gpu"] == SECOND_GPU, "after a boot it is tried again"
+    eventually(lambda: not site.gpu(SECOND_GPU).get("apart"))
+
+
+def test_a_device_that_nobody_gets_is_not_given_away_by_the_next_operator(site: Site) -> None:
+    site.operator(quarantine_seconds=8)
+    site.node(devices=CARDS)
+    show(site)
+    pinned = {"devices": [{"node": "node1", "index": 1}]}
+    names = ("a", "b", "c")
+    for name in names:
+        site.apply(name, placement=pinned)
+    astray = [server(up(site, name), 1300 * MIB) for name in names]
+    show(site, first=[one.model_copy(update={"pid": 7 + n}) for n, one in enumerate(astray)])
+    eventually(lambda: site.gpu_ready(SECOND_GPU)["reason"] == "RepeatedMismatch")
+    show(site)
+    site.operator(quarantine_seconds=9)
+    site.settle()
+    assert site.gpu_ready(SECOND_GPU)["reason"] == "RepeatedMismatch"
+    eventually(lambda: site.gpu_ready(SECOND_GPU)["status"] == "True", what="and it ends by itself")
+    eventually(lambda: not site.gpu(SECOND_GPU).get("apart"))
+
+
 def test_what_strangers_use_is_told_and_not_given_away(site: Site) -> None:
     site.operator()
     site.node(devices=CARDS)

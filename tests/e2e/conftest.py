@@ -22,6 +22,7 @@ def cluster() -> Iterator[None]:
         ensure_cluster()
     for node in kit.NODES:
         clear_lies(node)
+        kit.boot(node)
         kit.write_tiny(kit.models(node) / "tiny.gguf")
     kubectl("uncordon", *kit.NODES)
     kubectl("delete", "namespace", "-l", "paddock-e2e", "--ignore-not-found")

@@ -14,6 +14,9 @@ AGENT_ENVIRONMENT = {
     # A lie of a device is found when devices are listed; ten minutes are too long for a test.
     "PADDOCK_LISTING_INTERVAL": "8",
     "PADDOCK_LISTING_TIMEOUT": "10",
+    "PADDOCK_FAULT_HOLD": "6",
+    # So that a test may say that the node was booted.
+    "PADDOCK_BOOT_ID_FILE": "/models/.boot-id",
 }
 VALUES: dict[str, Any] = {
     "operator": {"leaseSeconds": 6, "agentTtlSeconds": 10},

@@ -6,6 +6,7 @@ import os
 import struct
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,15 @@ def models(node: str) -> Path:
     folder = models_folder(node) / "e2e"
     folder.mkdir(exist_ok=True)
     return folder
+
+
+def boot(node: str) -> str:
+    """Give a node another boot id, which its agent reads when it starts."""
+    name = str(uuid.uuid4())
+    file = models_folder(node) / ".boot-id"
+    file.write_text(name + "\n")
+    file.chmod(0o644)
+    return name
 
 
 def write_tiny(path: Path, context: int = 2048, *, author: str = "tests") -> None:

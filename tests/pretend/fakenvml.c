@@ -240,6 +240,34 @@ EXPORT int nvmlDeviceGetMaxClockInfo(handle card, int clock, unsigned *mhz) {
     return SUCCESS;
 }
 
+static int told(handle card, int part, unsigned *value) {
+    CHECK(card);
+    *value = card->link[part];
+    return *value ? SUCCESS : NOT_SUPPORTED;
+}
+
+EXPORT int nvmlDeviceGetCurrPcieLinkGeneration(handle card, unsigned *value) { return told(card, 0, value); }
+EXPORT int nvmlDeviceGetCurrPcieLinkWidth(handle card, unsigned *value) { return told(card, 1, value); }
+EXPORT int nvmlDeviceGetMaxPcieLinkGeneration(handle card, unsigned *value) { return told(card, 2, value); }
+EXPORT int nvmlDeviceGetMaxPcieLinkWidth(handle card, unsigned *value) { return told(card, 3, value); }
+
+// Cards behind one switch read each other's memory; the way between others goes through the host bridge.
+static int together(handle a, handle b) { return a->switch_ && a->switch_ == b->switch_; }
+
+EXPORT int nvmlDeviceGetTopologyCommonAncestor(handle a, handle b, int *level) {
+    CHECK(a);
+    CHECK(b);
+    *level = together(a, b) ? 10 : 30;
+    return SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetP2PStatus(handle a, handle b, int way, int *status) {
+    CHECK(a);
+    CHECK(b);
+    *status = way == 2 ? 5 : together(a, b) ? 0 : 1;  // NVLink is not supported by any of these
+    return SUCCESS;
+}
+
 EXPORT int nvmlDeviceGetMigMode(handle card, unsigned *current, unsigned *pending) {
     (void) current, (void) pending;
     CHECK(card);

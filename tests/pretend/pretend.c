@@ -67,6 +67,9 @@ static void set_field(struct pretend_machine *machine, struct pretend_card *card
     else if (!strcmp(key, "cc")) sscanf(value, "%d.%d", &card->cc_major, &card->cc_minor);
     else if (!strcmp(key, "bus")) card->bus_bits = (unsigned) strtoul(value, NULL, 10);
     else if (!strcmp(key, "clock")) card->memory_mhz = (unsigned) strtoul(value, NULL, 10);
+    else if (!strcmp(key, "pcie"))
+        sscanf(value, "%ux%u/%ux%u", &card->link[0], &card->link[1], &card->link[2], &card->link[3]);
+    else if (!strcmp(key, "switch")) card->switch_ = (unsigned) strtoul(value, NULL, 10);
     else if (!strcmp(key, "backends")) {
         card->cuda   = strstr(value, "cuda") != NULL;
         card->vulkan = strstr(value, "vulkan") != NULL;

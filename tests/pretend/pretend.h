@@ -31,6 +31,8 @@ struct pretend_card {
     int      cc_minor;
     unsigned bus_bits;
     unsigned memory_mhz;
+    unsigned link[4];   // PCIe generation and width, and the most that card and slot can; 0 where the driver does not say
+    unsigned switch_;   // cards with the same number are behind one PCIe switch; 0: behind none
     unsigned lies;
     unsigned slow_seconds;  // how long the first allocation takes
     unsigned xid;           // an error that the driver tells of, once

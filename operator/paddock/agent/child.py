@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from paddock.agent.nvml import read_driver
+from paddock.agent.nvml import read_driver, read_slots
 
 _PROPS_ROOM = 256
 """Bytes given to ggml for a struct of 56, so that a field added to it by another version overwrites nothing."""
@@ -46,7 +46,7 @@ def main(argv: list[str]) -> int:
     """Print the driver's answer and, unless `--memory` is given, the registry's of the libraries in argv[0]."""
     answer_to = os.dup(1)
     os.dup2(2, 1)  # libraries that print must not spoil the answer
-    answer: dict[str, Any] = {"driver": read_driver()}  # before ggml takes memory for its contexts
+    answer: dict[str, Any] = {"driver": read_driver(), "slots": read_slots()}  # before ggml takes memory for contexts
     if argv != ["--memory"]:
         try:
             answer |= list_registry(Path(argv[0]))

@@ -26,7 +26,9 @@ from paddock.agent.offers import Offers
 from paddock.agent.processes import Outcome, Runner
 from paddock.agent.settings import Settings
 from paddock.agent.watcher import CardMemory, Look
+from paddock.api.bus import Bus
 from paddock.api.report import Fault, GgmlType, Library, NodeReport
+from paddock.core.bus import from_driver, join, settle, slot_of
 from paddock.core.devices import DriverEntry, RegistryEntry, list_devices, normalise_pci
 
 _log = logging.getLogger(__name__)
@@ -62,10 +64,17 @@ class _ListingFault(BaseModel):
     message: str
 
 
+class _Slot(BaseModel):
+    files: dict[str, str] = {}
+    group: int | None = None
+    others: list[str] = []
+
+
 class _Answer(BaseModel):
     """The child's line."""
 
     driver: _Driver
+    slots: dict[str, _Slot] = {}
     library: Library | None = None
     entries: list[RegistryEntry] | None = None
     error: _ListingFault | None = None
@@ -108,6 +117,7 @@ class Lister:
         self._remark = ""
         self._said = ""
         self._look: Look | None = None
+        self._buses: dict[str, Bus] = {}
         self._other_cards = asyncio.Event()
 
     async def run(self) -> None:
@@ -165,6 +175,7 @@ class Lister:
         else:
             self._failure = _fault(answer.error.code, answer.error.message) if answer.error else None
             self._take_driver(answer.driver)
+            self._take_slots(answer)
             self._library = answer.library
             self._entries = answer.entries or []
         result = self._failure.code if self._failure else "ok"
@@ -247,9 +258,20 @@ class Lister:
             )
         self._driver = driver
 
+    def _take_slots(self, answer: _Answer) -> None:
+        """Take over where cards are plugged in; what was known of one that is not told of now stays."""
+        told = {pci: card for card in answer.driver.cards if (pci := normalise_pci(card.pci_id))}
+        for pci in {*told, *(one for text in answer.slots if (one := normalise_pci(text)))}:
+            slot, card = answer.slots.get(pci), told.get(pci)
+            by_kernel = slot_of(slot.files, slot.group, slot.others, pci) if slot else None
+            peers = [{**one, "pci_id": normalise_pci(one["pci_id"])} for one in card.peers] if card else []
+            now = join(by_kernel, from_driver(card.link, peers) if card else None)
+            if (known := settle(self._buses.get(pci), now)) is not None and known != Bus():
+                self._buses[pci] = known
+
     def _post(self) -> None:
         before = self._board.posting.report.devices if self._board.posting else []
-        devices = [] if self._failure else list_devices(self._entries, self._driver.cards, before)
+        devices = [] if self._failure else list_devices(self._entries, self._driver.cards, before, self._buses)
         faults = [fault for fault in (self._failure, self._driver_failure) if fault]
         if not self._failure and not any(device.type in (GgmlType.GPU, GgmlType.IGPU) for device in devices):
             said = f"; its log says: {self._remark}" if self._remark else ""

@@ -66,12 +66,16 @@ def find_cards(pci_folder: Path = PCI_FOLDER) -> list[str]:
 
 def _read_cards(nvml: Any) -> dict[str, Any]:
     cards: list[dict[str, Any]] = []
+    handles: list[Any] = []
     problems: list[str] = []
     for number in range(nvml.nvmlDeviceGetCount()):
         try:
-            cards.append(_read_card(nvml, nvml.nvmlDeviceGetHandleByIndex(number)))
+            handle = nvml.nvmlDeviceGetHandleByIndex(number)
+            cards.append(_read_card(nvml, handle))
+            handles.append(handle)
         except nvml.NVMLError as error:
             problems.append(f"card {number} cannot be read: {error}")
+    _read_peers(nvml, cards, handles)
     cuda = _ask(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2)
     return {
         "state": "failed" if problems else "present",
@@ -96,7 +100,76 @@ def _read_card(nvml: Any, handle: Any) -> dict[str, Any]:
         "bus_width": _ask(nvml, nvml.nvmlDeviceGetMemoryBusWidth, handle),
         "memory_clock": _ask(nvml, nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_MEM),
         "partitioned": bool(mig and mig[0] == nvml.NVML_DEVICE_MIG_ENABLE),
+        "link": {
+            "generation": _ask(nvml, nvml.nvmlDeviceGetCurrPcieLinkGeneration, handle),
+            "max_generation": _ask(nvml, nvml.nvmlDeviceGetMaxPcieLinkGeneration, handle),
+            "width": _ask(nvml, nvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
+            "max_width": _ask(nvml, nvml.nvmlDeviceGetMaxPcieLinkWidth, handle),
+        },
+        "peers": [],
     }
+
+
+_PATHS = {0: "SameBoard", 10: "OneSwitch", 20: "Switches", 30: "HostBridge", 40: "NumaNode", 50: "System"}
+"""NVML's levels of topology."""
+_LINKED, _UNKNOWN_P2P = 0, 6
+"""NVML's status of a way between two cards: it can be used; it cannot be told."""
+_READ, _NVLINK = 0, 2
+"""NVML's numbers of ways; pynvml 13 has a tuple in place of the first."""
+
+
+def _read_peers(nvml: Any, cards: list[dict[str, Any]], handles: list[Any]) -> None:
+    """Ask for the way between each two cards; what one pair cannot tell hides no other."""
+    for card, handle in zip(cards, handles, strict=True):
+        for other, there in zip(cards, handles, strict=True):
+            if other is card:
+                continue
+            try:
+                level = _ask(nvml, nvml.nvmlDeviceGetTopologyCommonAncestor, handle, there)
+                reads = _ask(nvml, nvml.nvmlDeviceGetP2PStatus, handle, there, _READ)
+                nvlink = _ask(nvml, nvml.nvmlDeviceGetP2PStatus, handle, there, _NVLINK)
+            except nvml.NVMLError:
+                continue
+            card["peers"].append(
+                {
+                    "pci_id": other["pci_id"],
+                    "path": _PATHS.get(level) if level is not None else None,
+                    "direct": None if reads in {None, _UNKNOWN_P2P} else reads == _LINKED,
+                    "nvlink": None if nvlink in {None, _UNKNOWN_P2P} else nvlink == _LINKED,
+                }
+            )
+
+
+# --- where cards are plugged in, by the kernel --------------------------------------------------------------------
+
+_SLOT_FILES = ("current_link_speed", "max_link_speed", "current_link_width", "max_link_width", "numa_node")
+_ACCELERATOR = "0x12"
+"""Class of processing accelerators, as some makers call their cards."""
+
+
+def read_slots(pci_folder: Path = PCI_FOLDER) -> dict[str, dict[str, Any]]:
+    """Give by PCI address what the kernel tells of every GPU, whoever made it: texts, and who is in its IOMMU group."""
+    slots: dict[str, dict[str, Any]] = {}
+    for device in sorted(pci_folder.glob("*")):
+        if not _text(device / "class").startswith((_DISPLAY, _ACCELERATOR)):
+            continue
+        files = {name: text for name in _SLOT_FILES if (text := _text(device / name))}
+        group = device / "iommu_group"
+        number = group.resolve().name if group.exists() else ""
+        others = [one.name for one in (group / "devices").glob("*")] if number else []
+        slots[device.name] = {
+            "files": files,
+            "group": int(number) if number.isdecimal() else None,
+            "others": sorted(one for one in others if one != device.name),
+        }
+    return slots
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
 
 
 def _ask(nvml: Any, question: Callable[..., Any], *args: Any) -> Any:

@@ -48,6 +48,8 @@ class Settings(BaseModel):
     """Seconds between two looks at free memory, through NVIDIA's driver alone."""
     watch_interval: Seconds = 1
     """Seconds between two looks at who has memory of the cards; more where that would take over 1 % of a core."""
+    fault_hold: Seconds = 300
+    """Seconds after a card's last error until it counts as sound again."""
     host_processes: bool = False
     """Whether /proc is the host's: the pod has hostPID. Without it nobody can tell whose processes drivers list."""
     model_roots: Annotated[

@@ -1,4 +1,4 @@
-"""The process that watches the drivers: `python -m paddock.agent.watch INTERVAL [--processes]`.
+"""The process that watches the drivers: `python -m paddock.agent.watch INTERVAL [HOLD] [--processes]`.
 
 One look per interval: memory of each card, which processes have how much of it and whose they are, and errors. Prints a
 line of JSON when there is something to tell, and now and then without, so that its silence means that it hangs. It is a
@@ -218,9 +218,9 @@ class Troubles:
 class Watch:
     """All sources, and what is to be told of them."""
 
-    def __init__(self, folders: Folders, session: Session | None, *, processes: bool) -> None:
+    def __init__(self, folders: Folders, session: Session | None, *, processes: bool, hold: float = HOLD) -> None:
         self._session, self._processes = session, processes
-        self._people, self._memory, self.troubles = People(folders), Memory(), Troubles()
+        self._people, self._memory, self.troubles = People(folders), Memory(), Troubles(hold=hold)
         kfd = Kfd(folders) if processes else None
         drm = Drm(folders, kfd.cards) if kfd is not None else None
         self._others = [one for one in (kfd, drm) if one is not None and one.cards]
@@ -286,10 +286,11 @@ def main(argv: list[str]) -> int:
     except OSError as error:
         sys.stderr.write(f"{error}\n")
         session = None
-    watch = Watch(Folders(), session, processes="--processes" in argv)
+    numbers = [float(one) for one in argv if not one.startswith("-")]
+    watch = Watch(Folders(), session, processes="--processes" in argv, hold=[*numbers, HOLD][1])
     if not watch.useful:
         return NOTHING_TO_WATCH
-    return _run(watch, session, float(argv[0]), answer_to)
+    return _run(watch, session, numbers[0], answer_to)
 
 
 def _run(watch: Watch, session: Session | None, interval: float, out: int) -> int:

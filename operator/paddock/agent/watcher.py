@@ -76,7 +76,7 @@ class Watcher:
     ) -> None:
         """Call `take` with each look, and with None when there is none any more."""
         self._settings, self._take = settings, take
-        self._command = [*command, f"{settings.watch_interval:g}"]
+        self._command = [*command, f"{settings.watch_interval:g}", f"{settings.fault_hold:g}"]
         if settings.host_processes:
             self._command.append("--processes")
         self._stuck: asyncio.subprocess.Process | None = None

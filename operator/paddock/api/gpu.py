@@ -7,6 +7,7 @@ from pydantic import Field
 
 from paddock.api.base import Model
 from paddock.api.binding import Binder, DevicePlugin
+from paddock.api.bus import Bus
 from paddock.api.disruption import Promise
 from paddock.api.modeldeployment import Condition
 from paddock.api.selector import ATOMIC, Labels, like
@@ -111,6 +112,21 @@ class ForeignUse(Model):
     """What they have together, rounded up to 256Mi."""
 
 
+class Apart(Model):
+    """A deployment that gets nothing here for a while, because its server was found elsewhere."""
+
+    deployment: str = ""
+    """namespace/name of the ModelDeployment; empty: nobody gets anything, since it happened again and again."""
+    until: Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+    """When it is tried again."""
+    failures: int = 1
+    """How often it happened: each time the pause is twice as long."""
+    reason: str = ""
+    """Reason of what was found."""
+    message: str = ""
+    """What was found, in a sentence."""
+
+
 class Alias(Model):
     """Another name of the same physical device: another backend that sees it too."""
 
@@ -159,6 +175,8 @@ class GPUStatus(Model):
     """Peak bytes per second of its memory, from bus width and clock."""
     plugin: DevicePlugin | None = None
     """How the node agent's device plugin gives it out; absent without one."""
+    bus: Bus | None = None
+    """Where it is plugged in: PCIe link, NUMA node, IOMMU group, peers."""
     learned: Annotated[list[Learned], Field(json_schema_extra=ATOMIC)] = []
     """What servers took here beyond the estimate: the next ones are planned with it. The last 8 builds at most."""
     reservations: Annotated[
@@ -171,6 +189,8 @@ class GPUStatus(Model):
         Field(json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["pod"]}),
     ] = []
     """What is promised of it, to pods that wait until others have left."""
+    apart: Annotated[list[Apart], Field(json_schema_extra=ATOMIC)] = []
+    """Who gets nothing here for a while because a server was found elsewhere; kept here to outlive the operator."""
     last_disruption: Promise | None = None
     """The last promise for which somebody was asked to leave it, whether it was kept or not."""
     deployments: Annotated[list[str], Field(json_schema_extra=ATOMIC)] = []

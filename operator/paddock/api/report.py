@@ -10,6 +10,7 @@ from pydantic import Field
 
 from paddock.api.base import Model
 from paddock.api.binding import DevicePlugin
+from paddock.api.bus import Bus
 
 REPORT_VERSION = "v1"
 
@@ -56,6 +57,8 @@ class ListedDevice(Model):
     """Peak bytes per second, from bus width and memory clock."""
     plugin: DevicePlugin | None = None
     """How the agent's device plugin gives it out; None without one."""
+    bus: Bus | None = None
+    """Where it is plugged in."""
 
 
 class Fault(Model):

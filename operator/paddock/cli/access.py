@@ -56,6 +56,10 @@ class Api(Protocol):
         """Post to a server through the API server."""
         ...
 
+    async def fetch(self, path: str, headers: Mapping[str, str], seconds: float) -> str:
+        """Read text of a server through the API server."""
+        ...
+
 
 Connect = Callable[[str | None, str | None], AbstractAsyncContextManager[Api]]
 """Opens a connection for a kubeconfig and a context."""
@@ -160,3 +164,8 @@ class _ClusterApi:
     async def ask(self, path: str, body: JSON, headers: Mapping[str, str]) -> bytes:
         with _translated():
             return await self._cluster.request("POST", path, body, headers=headers, seconds=CHAT_SECONDS)
+
+    async def fetch(self, path: str, headers: Mapping[str, str], seconds: float) -> str:
+        with _translated():
+            data = await self._cluster.request("GET", path, headers=headers, seconds=seconds)
+        return data.decode(errors="replace")

@@ -43,7 +43,9 @@ def show(screen: Screen, gpus: Sequence[Gpu], *, wide: bool = False) -> None:
         Column("DEPLOYMENTS", least=12),
     ]
     if wide:
-        columns += [Column(title) for title in ("PCI", "UUID", "BACKENDS", "DRIVER", "COMPUTE", "BANDWIDTH")]
+        columns += [
+            Column(title) for title in ("PCI", "UUID", "BACKENDS", "DRIVER", "COMPUTE", "BANDWIDTH", "PCIE", "NUMA")
+        ]
     rows = [_row(gpu, short=screen.terminal and not wide, wide=wide, strangers=strangers) for gpu in gpus]
     screen.table(columns, rows, whole=wide)
     if screen.terminal:
@@ -70,8 +72,21 @@ def _row(gpu: Gpu, *, short: bool, wide: bool, strangers: bool) -> Row:
     if wide:
         bandwidth = f"{status.memory_bandwidth / 1e9:.0f} GB/s" if status.memory_bandwidth else ""
         row += [status.pci_id or "", status.uuid or "", ", ".join(status.backends), status.driver or ""]
-        row += [status.compute_capability or "", bandwidth]
+        numa = status.bus.numa_node if status.bus else None
+        row += [status.compute_capability or "", bandwidth, _link(gpu), "" if numa is None else str(numa)]
     return row
+
+
+def _link(gpu: Gpu) -> str:
+    """Say how a card is connected, and what it could be in a better slot: 4.0 x8 of 4.0 x16."""
+    pcie = gpu.status.bus.pcie if gpu.status.bus else None
+    if pcie is None:
+        return ""
+    now, most = (
+        f"{generation or '?'}.0 x{width or '?'}"
+        for generation, width in ((pcie.generation, pcie.width), (pcie.max_generation, pcie.max_width))
+    )
+    return now if now == most else f"{now} of {most}"
 
 
 NOT_OFFLOADED = ""

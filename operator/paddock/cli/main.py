@@ -330,6 +330,33 @@ def estimate(  # noqa: PLR0913, PLR0917 llama-server's options, one by one
 
 
 @app.command()
+@targeted
+def doctor(
+    target: Target,
+    node: Annotated[str | None, typer.Option(metavar="NODE", help="Only what concerns this node.")] = None,
+    output: ShortForm = Output.TABLE,
+) -> None:
+    """Check an installation: what is wrong, what it means, what to do; exit status 1 when something is wrong."""
+    from paddock.cli.doctor import doctor as work
+
+    target.run(lambda session: work(session, node, output))
+
+
+@app.command()
+@targeted
+def top(
+    target: Target,
+    once: Annotated[bool, typer.Option("--once", help="Print one table and end; so without a terminal, too.")] = False,
+    interval: Annotated[float, typer.Option(min=0.5, metavar="SECONDS", help="Between two looks.")] = 2.0,
+    output: ShortForm = Output.TABLE,
+) -> None:
+    """Watch the GPUs: memory, who uses them, tokens a second of each model; Ctrl-C ends it."""
+    from paddock.cli.top import top as work
+
+    target.run(lambda session: work(session, interval, output, once=once))
+
+
+@app.command()
 def crds() -> None:
     """Print the CustomResourceDefinitions, for kubectl apply -f -."""
     from paddock.api.crd import crds as definitions

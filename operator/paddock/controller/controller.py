@@ -110,6 +110,7 @@ class Controller:
             parts = Parts(self.ledger, self.models, self.volumes, self.events, self._health, self._fleet_changed)
             self._reconciler = Reconciler(self.cluster, settings, self.world, parts, self.look_after, self.look_later)
         await self._list_fleet()
+        self._health.doubts.resume()
         await self._take_pods()
         # From here on each deployment is looked at as soon as its page is read.
         self._tasks = self._tasks or [asyncio.create_task(self._work()) for _ in range(self.settings.workers)]

@@ -1,7 +1,8 @@
 """Servers that were found elsewhere than on their device: they are replaced, and the pair is kept apart for a while.
 
-A device of which several servers were found elsewhere gets nothing at all for a while. All this is forgotten when the
-operator restarts, the node boots or its driver changes: then it is tried again, and found out again.
+A device of which several servers were found elsewhere gets nothing at all for a while. Who is kept apart until when is
+in the status of the GPU object, so that another operator goes on with it. It ends when the node boots or its driver
+changes: then it is tried again, and found out again.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
+from paddock.api.gpu import Apart
 from paddock.api.vocabulary import Reason
 from paddock.controller.ledger import Ledger
 from paddock.core.fleet import Fleet
@@ -29,17 +31,29 @@ REPEATED = 3
 """Servers found elsewhere after which their device gets nothing for a while."""
 
 
+_NEVER = datetime.fromtimestamp(0, UTC)
+
+
 @dataclass(slots=True)
 class _Pair:
     failures: int = 0
-    until: float = 0.0
-    until_clock: str = ""
+    until: datetime = _NEVER
+    reason: str = ""
     message: str = ""
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it is not over yet."""
+        return self.until > datetime.now(UTC)
 
     @property
     def why(self) -> str:
         """Why the deployment gets nothing there. The same words as long as it lasts."""
-        return f"kept apart until {self.until_clock}: {self.message}"
+        return f"kept apart until {self.until:%H:%M:%S} UTC: {self.message}"
+
+
+_EVERYBODY = ""
+"""In place of a deployment: nobody gets anything there."""
 
 
 class Doubts:
@@ -58,7 +72,21 @@ class Doubts:
         self._pairs: dict[tuple[str, str], _Pair] = {}
         self._findings: dict[str, Finding] = {}
         self._incidents: dict[str, list[float]] = {}
-        self._lifting: dict[str, asyncio.TimerHandle] = {}
+        self._ends: dict[tuple[str, str], asyncio.TimerHandle] = {}
+
+    def resume(self) -> None:
+        """Take over what another operator has written of GPUs, once all of them are known."""
+        for gpu, status in self._ledger.stored().items():
+            for one in status.apart:
+                try:
+                    until = datetime.fromisoformat(one.until).astimezone(UTC)
+                except ValueError:
+                    log.warning("GPU %s: %r is no time", gpu, one.until)
+                    continue
+                pair = self._pairs[one.deployment, gpu] = _Pair(one.failures, until, one.reason, one.message)
+                if one.deployment == _EVERYBODY:
+                    self._ledger.doubt(gpu, one.message)
+                self._set_end((one.deployment, gpu), pair)
 
     # -- what is known ---------------------------------------------------------------------------------------------
 
@@ -68,8 +96,7 @@ class Doubts:
 
     def fleet(self, deployment: str, fleet: Fleet) -> Fleet:
         """Give the fleet as this deployment may use it."""
-        now = asyncio.get_running_loop().time()
-        apart = {gpu: pair for (key, gpu), pair in self._pairs.items() if key == deployment and pair.until > now}
+        apart = {gpu: pair for (key, gpu), pair in self._pairs.items() if key == deployment and pair.lasts}
         if not apart:
             return fleet
         held = (one for one in fleet.at(apart) if one.ready)
@@ -111,56 +138,96 @@ class Doubts:
         gpu = one.record.gpu if one.record is not None else None
         if gpu is None:
             return
-        now = asyncio.get_running_loop().time()
         pair = self._pairs.setdefault((deployment, gpu), _Pair())
         seconds = min(LONGEST, self._seconds * 2.0 ** min(pair.failures, 20))
-        pair.failures, pair.until, pair.message = pair.failures + 1, now + seconds, one.gate_message
-        pair.until_clock = f"{datetime.now(UTC) + timedelta(seconds=seconds):%H:%M:%S} UTC"
-        # The queue keeps one appointment for each deployment, the earliest.
-        asyncio.get_running_loop().call_later(seconds + 0.05, self._look_again, deployment, 0.0)
+        pair.failures, pair.until = pair.failures + 1, _after(seconds)
+        pair.reason, pair.message = one.gate_reason, one.gate_message
         log.warning("%s and %s are kept apart for %.0f s: %s", deployment, gpu, seconds, one.gate_message)
         if Reason(one.gate_reason) is not Reason.OVER_PLAN:
-            self._incident(gpu, now, one.gate_message)
+            self._incident(gpu, asyncio.get_running_loop().time(), one.gate_message)
+        self._set_end((deployment, gpu), pair)
+        self._tell(gpu)
+
+    def _set_end(self, key: tuple[str, str], pair: _Pair) -> None:
+        """Have it end by itself; the work queue would keep only the earliest appointment of a deployment."""
+        self._cancel(key)
+        left = max(0.0, (pair.until - datetime.now(UTC)).total_seconds())
+        self._ends[key] = asyncio.get_running_loop().call_later(left + 0.05, self._end, key)
+
+    def _cancel(self, key: tuple[str, str]) -> None:
+        if (known := self._ends.pop(key, None)) is not None:
+            known.cancel()
+
+    def _end(self, key: tuple[str, str]) -> None:
+        self._ends.pop(key, None)
+        deployment, gpu = key
+        if deployment == _EVERYBODY:
+            self._lift(gpu)
+        else:
+            self._look_again(deployment, 0.0)
+        self._tell(gpu)
+
+    def _tell(self, gpu: str) -> None:
+        """Have the GPU object say who is kept apart from it."""
+        apart = [
+            Apart(
+                deployment=deployment,
+                until=f"{pair.until:%Y-%m-%dT%H:%M:%SZ}",
+                failures=pair.failures,
+                reason=pair.reason,
+                message=pair.message,
+            )
+            for (deployment, where), pair in sorted(self._pairs.items())
+            if where == gpu and pair.lasts
+        ]
+        self._ledger.keep_apart(gpu, apart)
+        self._look_at_gpu(gpu)
 
     def _incident(self, gpu: str, now: float, message: str) -> None:
         recent = [moment for moment in self._incidents.get(gpu, ()) if now - moment < 4 * self._seconds]
         self._incidents[gpu] = [*recent, now]
         if len(self._incidents[gpu]) < REPEATED:
             return
-        text = f"{len(self._incidents[gpu])} servers were found elsewhere, the last one: {message}"
-        self._ledger.doubt(gpu, f"{text}; tried again after {self._seconds:.0f} s")
-        self._look_at_gpu(gpu)
-        if (known := self._lifting.pop(gpu, None)) is not None:
-            known.cancel()
-        loop = asyncio.get_running_loop()
-        self._lifting[gpu] = loop.call_later(self._seconds, self._lift, gpu)
+        count = len(self._incidents[gpu])
+        text = f"{count} servers were found elsewhere, the last one: {message}; tried again after {self._seconds:.0f} s"
+        pair = _Pair(count, _after(self._seconds), Reason.REPEATED_MISMATCH, text)
+        self._ledger.doubt(gpu, text)
+        self._pairs[_EVERYBODY, gpu] = pair
+        self._set_end((_EVERYBODY, gpu), pair)
 
     def _lift(self, gpu: str) -> None:
-        self._lifting.pop(gpu, None)
+        self._pairs.pop((_EVERYBODY, gpu), None)
         self._incidents.pop(gpu, None)
         self._ledger.doubt(gpu, None)
-        self._look_at_gpu(gpu)
 
     def proven(self, one: Replica) -> None:
         """Note a server that was found where it belongs."""
         deployment = f"{one.namespace}/{one.deployment}"
         self._findings.pop(deployment, None)
         if one.record is not None and one.record.gpu is not None:
-            self._pairs.pop((deployment, one.record.gpu), None)
+            self._drop((deployment, one.record.gpu))
+
+    def _drop(self, key: tuple[str, str]) -> None:
+        self._cancel(key)
+        if self._pairs.pop(key, None) is not None:
+            self._tell(key[1])
 
     def begin_anew(self, gpus: Iterable[str]) -> None:
         """Forget all doubts about devices whose node was booted, or whose driver changed."""
         for gpu in gpus:
-            for key in [key for key in self._pairs if key[1] == gpu]:
-                del self._pairs[key]
-                self._look_again(key[0], 0.0)
-            if (known := self._lifting.pop(gpu, None)) is not None:
-                known.cancel()
-                self._lift(gpu)
-            self._incidents.pop(gpu, None)
+            for deployment, _ in [key for key in self._pairs if key[1] == gpu]:
+                self._drop((deployment, gpu))
+                if deployment != _EVERYBODY:
+                    self._look_again(deployment, 0.0)
+            self._lift(gpu)
 
     def forget(self, deployment: str) -> None:
         """Drop what is remembered of a deployment that is gone."""
         self._findings.pop(deployment, None)
         for key in [key for key in self._pairs if key[0] == deployment]:
-            del self._pairs[key]
+            self._drop(key)
+
+
+def _after(seconds: float) -> datetime:
+    """Give the time in so many seconds, to the second as it is written."""
+    return (datetime.now(UTC) + timedelta(seconds=seconds, microseconds=999_999)).replace(microsecond=0)

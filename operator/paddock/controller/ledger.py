@@ -12,14 +12,12 @@ from datetime import UTC, datetime
 from functools import reduce
 from typing import Any
 
-from pydantic import ValidationError
-
 from paddock.api.disruption import Promise
-from paddock.api.gpu import GPUSpec, GPUStatus, Learned, Reservation
+from paddock.api.gpu import Apart, GPUSpec, GPUStatus, Learned, Reservation
 from paddock.api.vocabulary import API_VERSION
 from paddock.controller.cluster import GPUS, JSON, Cluster, ClusterError
 from paddock.controller.settings import Settings
-from paddock.controller.store import older
+from paddock.controller.store import gpu_spec_of, older
 from paddock.core.fleet import Device, Fleet, Node, device_of
 from paddock.core.health import withheld
 from paddock.core.inventory import merge
@@ -32,15 +30,6 @@ log = logging.getLogger("paddock.ledger")
 def now() -> str:
     """Give the time in RFC 3339, in seconds."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _spec_of(body: Mapping[str, Any]) -> GPUSpec:
-    """Read what the owner says; nothing where another version's schema let something pass that is none."""
-    try:
-        return GPUSpec.model_validate(body.get("spec") or {})
-    except ValidationError as error:
-        log.warning("spec of GPU %s cannot be read: %s", body["metadata"]["name"], error)
-        return GPUSpec()
 
 
 class ConflictError(Exception):
@@ -59,6 +48,8 @@ class Entry:
         """What the owner of the fleet says; never written here."""
         self.doubt: str | None = None
         """Why nothing new is placed on it though it is in order."""
+        self.apart: list[Apart] | None = None
+        """Who gets nothing here for a while; None: those who are stored."""
         self.stored: GPUStatus | None = None
         self.observed: GPUStatus | None = None
         self.adding: dict[str, Reservation] = {}
@@ -126,6 +117,7 @@ class Entry:
                 "learned": reduce(learn, self.learned, merged.learned),
                 "reservations": reservations,
                 "promises": sorted(self.promises, key=lambda one: one.pod),
+                "apart": merged.apart if self.apart is None else self.apart,
                 "last_disruption": self.last_disruption,
                 "deployments": sorted({one.deployment for one in reservations}),
                 "memory": merged.memory.model_copy(
@@ -183,7 +175,7 @@ class Ledger:
         entry.version = version
         status = body.get("status")
         before, pods = (entry.stored, entry.spec), entry.pods
-        entry.spec = _spec_of(body)
+        entry.spec = gpu_spec_of(body)
         entry.stored = GPUStatus.model_validate(status) if status else None
         entry.pods = frozenset(one.pod for one in entry.stored.reservations) if entry.stored else frozenset()
         if entry.stored is not None and entry.stored.promises:
@@ -429,6 +421,11 @@ class Ledger:
         entry = self._entries.get(name)
         if entry is not None:
             entry.doubt, entry.device = why, None
+
+    def keep_apart(self, name: str, apart: list[Apart]) -> None:
+        """Note who gets nothing on a device for a while; its object is written with the next look at its node."""
+        if (entry := self._entries.get(name)) is not None:
+            entry.apart = apart
 
     async def delete(self, name: str) -> None:
         """Remove the GPU object of a device whose node is gone."""

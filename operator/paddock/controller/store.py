@@ -1,9 +1,13 @@
 """What the operator has seen: small indexed stores of parsed objects, fed by lists and watches."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pydantic import ValidationError
+
+from paddock.api.gpu import GPUSpec
 from paddock.api.vocabulary import GROUP, Annotation
 from paddock.core.deployment import Deployment, deployment_of
 from paddock.core.fleet import Node, Taint
@@ -12,6 +16,17 @@ from paddock.core.queue import Queued, ahead_of, order_of, position
 from paddock.core.replica import Replica, replica_of
 from paddock.core.request import Request
 from paddock.core.rules import Rule
+
+log = logging.getLogger("paddock.store")
+
+
+def gpu_spec_of(body: Mapping[str, Any]) -> GPUSpec:
+    """Read what a GPU's owner says; nothing where another version's schema let something pass that is none."""
+    try:
+        return GPUSpec.model_validate(body.get("spec") or {})
+    except ValidationError as error:
+        log.warning("spec of GPU %s cannot be read: %s", body["metadata"]["name"], error)
+        return GPUSpec()
 
 
 class Tombstones:

@@ -6,9 +6,11 @@ driver adds to an entry (`list_devices`).
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from paddock.api.bus import Bus
 from paddock.api.report import GgmlType, ListedDevice
 from paddock.api.vocabulary import GRANULE
 
@@ -68,6 +70,10 @@ class DriverEntry:
     """MHz, the highest that the card runs at."""
     partitioned: bool = False
     """The card is cut into MIG slices; its own id and memory are then no slice's."""
+    link: Mapping[str, int | None] | None = None
+    """Generation and width of its PCIe link, and their maxima."""
+    peers: Sequence[Mapping[str, Any]] = ()
+    """The ways to other cards of the node."""
 
 
 def normalise_pci(text: str | None) -> str | None:
@@ -144,10 +150,12 @@ def list_devices(
     entries: Sequence[RegistryEntry],
     cards: Iterable[DriverEntry] = (),
     previous: Iterable[ListedDevice] = (),
+    buses: Mapping[str, Bus] | None = None,
 ) -> list[ListedDevice]:
     """Build the devices of a report, in registry order and without the CPU.
 
-    `previous` is the last report's list: free memory stays as reported there until it has clearly risen.
+    `previous` is the last report's list: free memory stays as reported there until it has clearly risen; `buses` tells
+    by PCI address where cards are plugged in.
     """
     index = {position: number for number, position in enumerate(offload_list(entries))}
     merged = find_duplicates(entries)
@@ -172,6 +180,7 @@ def list_devices(
             duplicate_of=entries[merged[position]].name if position in merged else None,
             ambiguous=position in ambiguous,
             pci_id=normalise_pci(entry.device_id),
+            bus=None if entry.registry == _RPC else (buses or {}).get(_card_of(entry) or ""),
         )
         card = None if entry.registry == _RPC else by_pci.get(_card_of(entry) or "")
         facts = _join(entry, card, is_slice=_is_slice(entry, entries))

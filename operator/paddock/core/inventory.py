@@ -64,6 +64,7 @@ def _status(node: str, device: ListedDevice, report: NodeReport, now: str) -> GP
         driver=report.driver_version if device.uuid is not None else None,
         memory_bandwidth=device.memory_bandwidth,
         plugin=device.plugin,
+        bus=device.bus,
         conditions=[ready],
     )
 
@@ -99,6 +100,7 @@ def merge(observed: GPUStatus, stored: GPUStatus | None) -> GPUStatus:
             "learned": stored.learned,
             "reservations": stored.reservations,
             "promises": stored.promises,
+            "apart": stored.apart,
             "last_disruption": stored.last_disruption,
             "deployments": stored.deployments,
             "memory": observed.memory.model_copy(update={"reserved": stored.memory.reserved}),
