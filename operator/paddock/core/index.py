@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from paddock.core.buckets import Buckets
-from paddock.core.view import Change, Classes, Member, Sight, View, changed, kind_of, sort
+from paddock.core.view import Change, Classes, Member, Places, Sight, View, changed, kind_of, sort
 
 if TYPE_CHECKING:
     from paddock.core.fleet import Device, Node
@@ -90,6 +90,8 @@ class Index:
     """Devices by UUID in lower case."""
     views: dict[Sight, tuple[View, tuple[Change, ...]]] = field(default_factory=dict)
     """Classes, and the changes that they are behind; the one asked for last is the last."""
+    places: Places = field(default_factory=Places)
+    """Shared with the indexes that this one was made from."""
 
     @classmethod
     def of(cls, devices: Sequence["Device"], nodes: Mapping[str, "Node"], reserve: int) -> "Index":
@@ -121,7 +123,7 @@ class Index:
         """Give the devices in the classes of a sight."""
         known = self.views.pop(sight, None)
         if known is None:
-            view = View.of(sight, self.nodes, self.families)
+            view = View.of(sight, self.nodes, self.families, self.places)
         else:
             view = known[0].changed(known[1]) if known[1] else known[0]
         self.views[sight] = (view, ())

@@ -6,12 +6,18 @@ the order of that, and a search finds where the devices begin that have enough.
 
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
+from operator import not_
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from paddock.core.fleet import Device, Node
+
+
+FEW = 4
+"""Kinds of nodes."""
 
 
 class Member(NamedTuple):
@@ -119,31 +125,42 @@ def _name(one: Member) -> str:
 
 
 class _Kinds(dict[str, int]):
-    """A number for what a sight shows of each node, equal for those that look alike; worked out as nodes are met."""
+    """A number for what a sight shows of each node, equal for those that look alike."""
 
     def __init__(self, sight: Sight, nodes: Mapping[str, "Node"]) -> None:
-        super().__init__()
-        self._sight, self._nodes = sight, nodes
-        self._numbers: dict[Hashable, int] = {}
+        every = nodes.values()
+        columns: list[list[Hashable]] = [[(one.ready, one.schedulable, one.taints, one.shares) for one in every]]
+        columns += [[one.labels.get(key) for one in every] for key in sight.node_labels]
+        sets = (sight.file_nodes, sight.volume_nodes, sight.near_nodes)
+        columns += [[name in some for name in nodes] for some in sets if some is not None]
+        numbers: dict[Hashable, int] = {}
+        looks = zip(*columns, strict=True)
+        super().__init__(zip(nodes, (numbers.setdefault(one, len(numbers)) for one in looks), strict=True))
 
     def __missing__(self, name: str) -> int:
-        self[name] = number = self._numbers.setdefault(self._look(name), len(self._numbers))
-        return number
+        return -1  # No such node: one looks like another.
 
-    def _look(self, name: str) -> Hashable:
-        sight, node = self._sight, self._nodes.get(name)
-        if node is None:
-            return None
-        return (
-            node.ready,
-            node.schedulable,
-            node.taints,
-            node.shares,
-            tuple(node.labels.get(key) for key in sight.node_labels),
-            sight.file_nodes is None or name in sight.file_nodes,
-            sight.volume_nodes is None or name in sight.volume_nodes,
-            sight.near_nodes is None or name in sight.near_nodes,
-        )
+
+class Places:
+    """The nodes of devices, class by class, remembered as long as a class is the same.
+
+    To ask ten thousand devices where they are takes longer than all else that a new view needs.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, tuple[Members, list[str]]] = {}
+
+    def of(self, name: Hashable, members: Members) -> list[str]:
+        """Give the node of each device of a class."""
+        known = self._known.get(name)
+        if known is None or known[0] is not members:
+            known = self._known[name] = (members, [one.device.node for one in members])
+        return known[1]
+
+    def forget(self, but: Classes) -> None:
+        """Forget the classes that are gone, once they are many."""
+        if len(self._known) > 2 * len(but) + FEW:
+            self._known = {name: known for name, known in self._known.items() if but.get(name) is known[0]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,15 +172,13 @@ class View:
     kinds: _Kinds
 
     @classmethod
-    def of(cls, sight: Sight, nodes: Mapping[str, "Node"], families: Classes) -> "View":
+    def of(cls, sight: Sight, nodes: Mapping[str, "Node"], families: Classes, places: Places) -> "View":
         """Divide families, whose devices are alike wherever they are, by where they are."""
         kinds, classes = _Kinds(sight, nodes), dict[Hashable, Members]()
+        places.forget(families)
         for family, members in families.items():
-            parts: dict[Hashable, list[Member]] = defaultdict(list)
-            for member in members:
-                parts[kinds[member.device.node]].append(member)
-            for kind, part in parts.items():
-                classes[family, kind, None] = tuple(part)
+            for kind, part in _divided(members, list(map(kinds.__getitem__, places.of(family, members)))):
+                classes[family, kind, None] = part
         view = cls(sight, classes, kinds)
         if not sight.gpu_labels and not sight.pci_ids:
             return view
@@ -180,3 +195,19 @@ class View:
             labels = tuple(device.labels.get(key) for key in sight.gpu_labels)
             seen = (labels, device.pci_id if sight.pci_ids else None)
         return (kind_of(member), self.kinds[device.node], seen)
+
+
+def _divided(members: Members, kinds: Sequence[int]) -> Iterable[tuple[int, Members]]:
+    """Divide devices by the kinds of their nodes; the order stays."""
+    found = set(kinds)
+    if len(found) == 1:
+        return [(kinds[0], members)]
+    if found == {0, 1}:
+        return [(1, tuple(compress(members, kinds))), (0, tuple(compress(members, map(not_, kinds))))]
+    if len(found) <= FEW:
+        # To go through them once for each kind is faster than to ask for a list for each device.
+        return [(kind, tuple(compress(members, map(kind.__eq__, kinds)))) for kind in found]
+    parts: dict[int, list[Member]] = defaultdict(list)
+    for kind, member in zip(kinds, members, strict=True):
+        parts[kind].append(member)
+    return [(kind, tuple(part)) for kind, part in parts.items()]
