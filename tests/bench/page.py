@@ -38,7 +38,7 @@ def page(figures: Figures, note: str = "") -> str:
         for name, aim in AIMS.items()
         if name in figures.values
     ]
-    where = f"Paddock {__version__}, {stack} {platform.python_version()}, {_machine()}."
+    where = f"Paddock {__version__}, {stack} {platform.python_version()}, {machine()}."
     return (
         INTRODUCTION
         + f"{datetime.now(UTC):%Y-%m-%d}, {where} {note}".rstrip()
@@ -48,7 +48,8 @@ def page(figures: Figures, note: str = "") -> str:
     )
 
 
-def _machine() -> str:
+def machine() -> str:
+    """Say what this machine is."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30

@@ -126,14 +126,36 @@ def test_a_moved_model_goes_where_its_policy_says() -> None:
         assert told(found)[0] == [("default/small-0", gpu)]
 
 
-def test_a_moved_model_keeps_the_speed_that_it_asks_for() -> None:
+def with_speeds(where: Fleet, **speeds: int) -> Fleet:
+    """Give bandwidths to devices, in gigabytes per second."""
+    return replace(where, devices=tuple(replace(one, bandwidth=speeds[one.gpu] * 10**9) for one in where.devices))
+
+
+def test_who_keeps_the_speed_that_it_asks_for_is_moved_before_who_does_not() -> None:
+    wish = Request(need=4 * GIB, min_tokens_per_second=100, token_bytes=4 * GIB)
+    quick, other = tenant("quick-0", "large", 4, request=wish), tenant("other-0", "large", 5)
+    where = with_speeds(with_tenants({"large": 24, "little": 8}, quick, other), large=1800, little=400)
+    assert told(rearrange(Request(need=18 * GIB), where, [quick, other]))[0] == [("default/other-0", "little")]
+    found = rearrange(Request(need=18 * GIB), where, [quick])
+    assert found is not None
+    assert told(found)[0] == [("default/quick-0", "little")]
+    assert found.cost_after.slower == 1
+    assert "to little, where it is slower than it asks for: then" in found.sentence
+    quicker = rearrange(Request(need=18 * GIB), with_speeds(where, large=1800, little=900), [quick])
+    assert quicker is not None
+    assert (quicker.cost_after.slower, "slower" in quicker.sentence) == (0, False)
+
+
+def test_nobody_gets_slower_for_a_smaller_one_or_for_one_of_lower_priority() -> None:
     wish = Request(need=4 * GIB, min_tokens_per_second=100, token_bytes=4 * GIB)
     quick = tenant("quick-0", "large", 4, request=wish)
-    cards = with_tenants({"large": 24, "little": 8}, quick)
-    for speed, done in ((400, False), (900, True)):
-        speeds = {"large": 1800, "little": speed}
-        where = replace(cards, devices=tuple(replace(one, bandwidth=speeds[one.gpu] * 10**9) for one in cards.devices))
-        assert (rearrange(Request(need=22 * GIB), where, [quick]) is not None) is done
+    fixed = tenant("fixed-0", "large", 18, movable=False)
+    where = with_speeds(with_tenants({"large": 24, "little": 5}, quick, fixed), large=1800, little=400)
+    only = (DeviceRef(uuid="GPU-large"),)
+    assert rearrange(Request(need=3 * GIB, devices=only), where, [quick, fixed]) is None
+    assert rearrange(Request(need=4 * GIB, devices=only), where, [quick, fixed]) is not None
+    dear = replace(quick, priority=1)
+    assert rearrange(Request(need=4 * GIB, devices=only), where, [dear, fixed]) is None
 
 
 def test_what_may_not_be_moved_stays() -> None:

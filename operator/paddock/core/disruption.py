@@ -55,7 +55,8 @@ def _cost(cost: Cost) -> str:
     if cost.waiting:
         parts.append(f"{cost.waiting} waiting with {human(cost.waiting_bytes)} of priority {cost.priority}")
     if cost.restarts:
-        parts.append(f"{cost.restarts} started anew with {human(cost.restarted_bytes)}")
+        slower = f", {cost.slower} of them slower than asked for" if cost.slower else ""
+        parts.append(f"{cost.restarts} started anew with {human(cost.restarted_bytes)}{slower}")
     return ", ".join(parts) or "nobody waiting"
 
 

@@ -77,6 +77,8 @@ class Move(NamedTuple):
 
     tenant: Tenant
     placement: Placement
+    slower: bool = False
+    """Whether it had the speed that it asks for, and has not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,8 @@ class Cost:
     restarted_bytes: int = 0
     busy: int = 0
     """Of all that are interrupted or ended, those that answer somebody now."""
+    slower: int = 0
+    """Of those that are served elsewhere, those that lose the speed that they ask for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +164,15 @@ class _Search:
         self.short = [one for one in refusal.judged if one.verdict in SHORT]
         self.tenants = _by_device(tenants, self.short, request.siblings)
         self.attempts = max(LEAST_ATTEMPTS, min(MOST_ATTEMPTS, JUDGEMENTS // max(1, len(self.fleet.devices))))
+        self.slower: Rearrangement | None = None
+        """The cheapest moves after which some are slower than they ask for."""
 
     def moves(self) -> Rearrangement | None:
-        """Move as few replicas as do, those that answer nobody first, then as few bytes as do."""
-        return self._cheapest(self._with_movable(), self._movable_groups, self._moved)
+        """Move as few replicas as do, those that answer nobody first, then as few bytes as do.
+
+        Those that keep the speed which they ask for go before all others.
+        """
+        return self._cheapest(self._with_movable(), self._movable_groups, self._moved) or self.slower
 
     def evictions(self) -> Rearrangement | None:
         """Evict those of lowest priority that do, the idle ones first, then with the least loss."""
@@ -247,12 +256,20 @@ class _Search:
         largest_first = sorted(group.tenants, key=lambda one: (-one.need, one.owner))
         for order in (largest_first, largest_first[::-1])[: len(largest_first)]:
             moves = self._rehoused(order, rest)
-            if moves is not None:
+            if moves is not None and not any(one.slower for one in moves):
                 return self._told(mine, moves=moves)
+            if moves is not None and self.slower is None and self._worth_it(mine, moves):
+                self.slower = self._told(mine, moves=moves)
         return None
 
+    def _worth_it(self, mine: Placement, moves: Iterable[Move]) -> bool:
+        """Tell whether others may get slower: of no higher priority, and no more bytes than get a place for it."""
+        slower = [one.tenant for one in moves if one.slower]
+        fewer = sum(one.need for one in slower) <= mine.need
+        return fewer and all(one.priority <= self.request.priority for one in slower)
+
     def _rehoused(self, tenants: Iterable[Tenant], fleet: Fleet) -> tuple[Move, ...] | None:
-        """Find a place for each where its own request would put it; None when one has none, or a worse one."""
+        """Find a place for each where its own request would put it; None when one has none."""
         out = []
         for one in tenants:
             assert one.request is not None  # noqa: S101 only such are in a group
@@ -260,9 +277,8 @@ class _Search:
             if found is None or found.device is None or found.device.gpu == one.device:
                 return None
             (before,) = self.fleet.at([one.device])
-            if _reaches(one.request, before) and not _reaches(one.request, found.device):
-                return None
-            out.append(Move(one, found))
+            slower = _reaches(one.request, before) and not _reaches(one.request, found.device)
+            out.append(Move(one, found, slower))
             there = Claim(one.owner, one.deployment, found.need, host_bytes=one.request.host_need)
             fleet = _with(fleet, there, found)
         return tuple(out)
@@ -334,12 +350,14 @@ class _Search:
             restarts=len(moves),
             restarted_bytes=sum(one.tenant.need for one in moves),
             busy=_busy([*evictions, *(one.tenant for one in moves)]),
+            slower=sum(one.slower for one in moves),
         )
         return Rearrangement(mine, moves, evictions, before, after, self._sentence(mine, moves, evictions))
 
     def _sentence(self, mine: Placement, moves: Sequence[Move], evictions: Sequence[Tenant]) -> str:
         parts = [
             f"moves {_called(one.tenant)} ({human(one.tenant.need)}) from {one.tenant.device} to {_gpu(one.placement)}"
+            + (", where it is slower than it asks for" if one.slower else "")
             for one in moves
         ]
         parts += [

@@ -161,7 +161,7 @@ class _Run:
         for victim in found.evictions:
             self._suspend(victim.owner)
             self.result.evictions += 1
-        for tenant, placement in found.moves:
+        for tenant, placement, _ in found.moves:
             job = self.stop(tenant.owner)
             self._run(job, placement)
             self.result.moves += 1

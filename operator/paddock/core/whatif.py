@@ -88,7 +88,7 @@ def _after(found: Rearrangement, fleet: Fleet) -> Fleet:
     """Give the fleet once all is moved and evicted, before the one that waits has its place."""
     gone = (*found.evictions, *(one.tenant for one in found.moves))
     fleet = fleet.without(one.owner for one in gone)
-    for tenant, placement in found.moves:
+    for tenant, placement, _ in found.moves:
         if placement.device is not None and tenant.request is not None:
             claim = Claim(tenant.owner, tenant.deployment, placement.need, host_bytes=tenant.request.host_need)
             fleet = fleet.with_claim(placement.device.gpu, claim)
