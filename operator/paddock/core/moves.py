@@ -5,7 +5,7 @@ policies, selectors, quotas and named devices hold for the one that waits and fo
 disturbed is on one device. Moving comes before evicting; nothing is evicted unless that suffices.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush, nlargest
@@ -13,13 +13,12 @@ from itertools import accumulate, combinations
 from typing import NamedTuple
 
 from paddock.api.modeldeployment import Policy
-from paddock.api.vocabulary import Verdict
-from paddock.core.filters import Judged
 from paddock.core.fleet import Claim, Device, Fleet
-from paddock.core.placement import SHORT, Placement, Unplaceable, place
+from paddock.core.placement import SHORT, Placement, place
 from paddock.core.policy import tokens_per_second
 from paddock.core.quantity import human
 from paddock.core.request import Request
+from paddock.core.survey import named, survey, survey_of
 
 MOST_MOVES = 2
 """More moves at once than this are never proposed."""
@@ -113,6 +112,15 @@ class Rearrangement:
     sentence: str = ""
 
 
+class _Crowded(NamedTuple):
+    """A device that would do but for what is on it."""
+
+    device: Device
+    need: int
+    missing: int
+    """Bytes that must be freed on it at least."""
+
+
 class _Group(NamedTuple):
     """Replicas of one device whose leaving may do. Sorts by what it costs, then by names."""
 
@@ -121,7 +129,7 @@ class _Group(NamedTuple):
     names: tuple[str, ...]
     """Of the tenants, in their order."""
     tenants: tuple[Tenant, ...]
-    judged: Judged
+    crowded: _Crowded
 
 
 class _Source(NamedTuple):
@@ -129,7 +137,7 @@ class _Source(NamedTuple):
 
     least: tuple[int, ...]
     gpu: str
-    judged: Judged
+    crowded: _Crowded
     tenants: list[Tenant]
 
 
@@ -144,7 +152,7 @@ def rearrange(
     found = place(request, fleet)
     if isinstance(found, Placement):
         return None
-    search = _Search(_Question(request, fleet, limits or Limits(), waiting), found, tenants)
+    search = _Search(_Question(request, fleet, limits or Limits(), waiting), tenants)
     return search.moves() or search.evictions()
 
 
@@ -158,11 +166,12 @@ class _Question(NamedTuple):
 class _Search:
     """The search for one answer."""
 
-    def __init__(self, question: _Question, refusal: Unplaceable, tenants: Iterable[Tenant]) -> None:
+    def __init__(self, question: _Question, tenants: Iterable[Tenant]) -> None:
         self.request, self.fleet, self.limits, self.waiting = question
-        request = self.request
-        self.short = [one for one in refusal.judged if one.verdict in SHORT]
-        self.tenants = _by_device(tenants, self.short, request.siblings)
+        self.crowded = _crowded(self.request, self.fleet)
+        self.tenants: dict[str, list[Tenant]] = defaultdict(list)
+        for one in tenants:
+            self.tenants[one.device].append(one)
         self.attempts = max(LEAST_ATTEMPTS, min(MOST_ATTEMPTS, JUDGEMENTS // max(1, len(self.fleet.devices))))
         self.slower: Rearrangement | None = None
         """The cheapest moves after which some are slower than they ask for."""
@@ -224,27 +233,25 @@ class _Search:
 
     def _with_movable(self) -> Iterator[_Source]:
         """Give the devices that one or two may leave for others with room for them."""
-        roomiest = _Roomiest(self.fleet)
-        for judged, tenants in self._occupied():
-            gpu, short = judged.device.gpu, _shortfall(judged)
-            movable = [
-                one
-                for one in tenants
-                if one.movable and one.request is not None and one.request.least_need <= roomiest.beside(gpu)
-            ]
-            largest = nlargest(min(self.limits.moves, MOST_MOVES), (one.need for one in movable))
-            number = next((count for count, size in enumerate(accumulate(largest), start=1) if size >= short), None)
-            if number is not None:
-                yield _Source((number, 0, short), gpu, judged, movable)
+        most, roomiest = min(self.limits.moves, MOST_MOVES), _Roomiest(self.fleet)
+        for crowded, there in self._occupied() if most > 0 else ():
+            movable = [one for one in there if one.movable and one.request is not None]
+            if not _fewest(movable, crowded.missing, most):
+                continue
+            left = roomiest.beside(crowded.device.gpu)
+            movable = [one for one in self._true(crowded, movable) if one.request and one.request.least_need <= left]
+            number = _fewest(movable, crowded.missing, most)
+            if number:
+                yield _Source((number, 0, crowded.missing), crowded.device.gpu, crowded, movable)
 
     def _movable_groups(self, source: _Source) -> Iterator[_Group]:
         """Give its groups of one or two whose leaving may do."""
-        most = source.judged.need * self.limits.moved_percent // 100
+        most = source.crowded.need * self.limits.moved_percent // 100
         for number in range(source.least[0], min(self.limits.moves, MOST_MOVES) + 1):
             for group in combinations(source.tenants, number):
                 size = sum(one.need for one in group)
                 if source.least[-1] <= size <= most:
-                    yield _Group((number, _busy(group), size), source.gpu, _names(group), group, source.judged)
+                    yield _Group((number, _busy(group), size), source.gpu, _names(group), group, source.crowded)
 
     def _moved(self, group: _Group) -> Rearrangement | None:
         """Place the one that waits, then those that made room, in both orders if need be."""
@@ -287,19 +294,21 @@ class _Search:
 
     def _with_evictable(self) -> Iterator[_Source]:
         """Give the devices on which the end of those of lower priority may do."""
-        for judged, tenants in self._occupied():
-            lower = [one for one in tenants if one.evictable and one.priority < self.request.priority]
-            if lower and self.limits.evictions > 0 and sum(one.need for one in lower) >= _shortfall(judged):
-                yield _Source(_least_loss(judged, lower), judged.device.gpu, judged, lower)
+        priority = self.request.priority
+        for crowded, there in self._occupied() if self.limits.evictions > 0 else ():
+            lower = [one for one in there if one.evictable and one.priority < priority]
+            if lower and sum([one.need for one in lower]) >= crowded.missing:
+                lower = self._true(crowded, lower)
+            if lower and sum([one.need for one in lower]) >= crowded.missing:
+                yield _Source(_least_loss(crowded.missing, lower), crowded.device.gpu, crowded, lower)
 
     def _evictable_groups(self, source: _Source) -> Iterator[_Group]:
         """Give its sets whose end may do."""
-        short = _shortfall(source.judged)
-        for group in self._subsets(source.judged, source.tenants):
-            if len(group) <= self.limits.evictions and sum(one.need for one in group) >= short:
-                yield _Group(_loss(group), source.gpu, _names(group), group, source.judged)
+        for group in self._subsets(source.crowded, source.tenants):
+            if len(group) <= self.limits.evictions and sum(one.need for one in group) >= source.crowded.missing:
+                yield _Group(_loss(group), source.gpu, _names(group), group, source.crowded)
 
-    def _subsets(self, judged: Judged, tenants: Sequence[Tenant]) -> Iterator[tuple[Tenant, ...]]:
+    def _subsets(self, crowded: _Crowded, tenants: Sequence[Tenant]) -> Iterator[tuple[Tenant, ...]]:
         """Give every subset; of very many tenants only the one of least loss, less those that need not go."""
         if len(tenants) <= MOST_SUBSETS:
             for number in range(1, len(tenants) + 1):
@@ -308,11 +317,11 @@ class _Search:
         chosen: list[Tenant] = []
         for one in sorted(tenants, key=lambda each: (_loss((each,)), each.owner)):
             chosen.append(one)
-            if self._enough(judged, chosen):
+            if self._enough(crowded, chosen):
                 break
         for one in chosen[::-1]:
             fewer = [each for each in chosen if each is not one]
-            chosen = fewer if fewer and self._enough(judged, fewer) else chosen
+            chosen = fewer if fewer and self._enough(crowded, fewer) else chosen
         yield tuple(sorted(chosen, key=lambda one: one.owner))
 
     def _evicted(self, group: _Group) -> Rearrangement | None:
@@ -321,24 +330,30 @@ class _Search:
 
     # Both
 
-    def _occupied(self) -> Iterator[tuple[Judged, list[Tenant]]]:
-        """Give the devices that would do but for what is on them, and those who may be looked at there."""
-        for judged in self.short:
-            tenants = self.tenants.get(judged.device.gpu)
-            if tenants:
-                yield judged, tenants
+    def _occupied(self) -> Iterator[tuple[_Crowded, list[Tenant]]]:
+        """Give the devices that would do but for what is on them, and who is said to be there."""
+        for crowded in self.crowded:
+            there = self.tenants.get(crowded.device.gpu)
+            if there:
+                yield crowded, there
+
+    def _true(self, crowded: _Crowded, tenants: Iterable[Tenant]) -> list[Tenant]:
+        """Give those whose claims are there, in the order of their names."""
+        owners = {claim.pod for claim in crowded.device.claims} - self.request.siblings
+        true = {one.owner: one for one in tenants if one.owner in owners}
+        return [true[owner] for owner in sorted(true)]
 
     def _may_do(self, group: _Group) -> bool:
         """Tell whether the memory would be enough without them, and their deployments can spare them."""
-        if not self._enough(group.judged, group.tenants):
+        if not self._enough(group.crowded, group.tenants):
             return False
         gone = Counter(one.deployment for one in group.tenants)
         return all(number <= self.limits.spare.get(name, number) for name, number in gone.items())
 
-    def _enough(self, judged: Judged, group: Sequence[Tenant]) -> bool:
+    def _enough(self, crowded: _Crowded, group: Sequence[Tenant]) -> bool:
         """Tell whether the device's memory would be enough; host memory and quotas are left to `place`."""
-        freed = judged.device.without(frozenset(one.owner for one in group))
-        return freed.available(self.fleet.reserve) >= judged.need
+        freed = crowded.device.without(frozenset(one.owner for one in group))
+        return freed.available(self.fleet.reserve) >= crowded.need
 
     def _told(self, mine: Placement, moves: tuple[Move, ...] = (), evictions: tuple[Tenant, ...] = ()) -> Rearrangement:
         request = self.request
@@ -374,7 +389,7 @@ class _Roomiest:
     """The most memory that is left on any device, and on any but one."""
 
     def __init__(self, fleet: Fleet) -> None:
-        left = nlargest(2, ((one.available(fleet.reserve), one.gpu) for one in fleet.devices))
+        left = nlargest(2, (one[:2] for members in fleet.index.families.values() for one in members[-2:]))
         self.first, self.gpu = left[0] if left else (0, "")
         self.second = left[1][0] if len(left) > 1 else 0
 
@@ -383,16 +398,22 @@ class _Roomiest:
         return self.second if gpu == self.gpu else self.first
 
 
-def _by_device(
-    tenants: Iterable[Tenant], short: Iterable[Judged], siblings: frozenset[str]
-) -> Mapping[str, list[Tenant]]:
-    """Give the tenants whose claims are there, by device, in the order of their names."""
-    owners = {one.device.gpu: {claim.pod for claim in one.device.claims} for one in short}
-    out: dict[str, dict[str, Tenant]] = {}
-    for tenant in tenants:
-        if tenant.owner in owners.get(tenant.device, ()) and tenant.owner not in siblings:
-            out.setdefault(tenant.device, {})[tenant.owner] = tenant
-    return {gpu: [each[owner] for owner in sorted(each)] for gpu, each in out.items()}
+def _crowded(request: Request, fleet: Fleet) -> list[_Crowded]:
+    """Give the devices that would do but for what is on them."""
+    if request.on_cpu:
+        return []
+    found = survey_of(request, fleet, named(request.devices, fleet)) if request.devices else survey(request, fleet)
+    return [
+        _Crowded(one.device, part.need, max(0, part.need - one.available))
+        for part in found.of(*SHORT)
+        for one in part.members
+    ]
+
+
+def _fewest(tenants: Iterable[Tenant], size: int, most: int) -> int:
+    """Give how many have to leave at least for so many bytes; 0 where the `most` largest are not enough."""
+    largest = sorted([one.need for one in tenants], reverse=True)[:most]
+    return next((count for count, freed in enumerate(accumulate(largest), start=1) if freed >= size), 0)
 
 
 def _placed(request: Request, fleet: Fleet) -> Placement | None:
@@ -424,14 +445,8 @@ def _loss(tenants: Sequence[Tenant]) -> tuple[int, ...]:
     return (max(one.priority for one in tenants), _busy(tenants), loss, len(tenants), size)
 
 
-def _shortfall(judged: Judged) -> int:
-    """Give the bytes that must be freed on the device at least."""
-    return judged.shortfall if judged.verdict is Verdict.NO_ROOM else 0
-
-
-def _least_loss(judged: Judged, tenants: list[Tenant]) -> tuple[int, ...]:
+def _least_loss(short: int, tenants: list[Tenant]) -> tuple[int, ...]:
     """Give the first parts of `_loss` that no set which frees enough goes below; all together free enough."""
-    short = _shortfall(judged)
     ordered = sorted(tenants, key=lambda one: one.priority)
     freed = list(accumulate(one.need for one in ordered))
     highest = ordered[next(at for at, size in enumerate(freed) if size >= short)].priority
