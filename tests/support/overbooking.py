@@ -23,6 +23,9 @@ class Watch:
         self._server = plane.server
         self.overbooked: list[str] = []
         self.states = 0
+        self.most = 0
+        """Bytes that were booked at most on all GPUs together."""
+        self._booked: dict[str, int] = {}
         self._stop = threading.Event()
         version = plane.client.call("GET", GPUS).body["metadata"]["resourceVersion"]
         self._thread = threading.Thread(target=self._follow, args=(version,), daemon=True)
@@ -46,6 +49,8 @@ class Watch:
         status = gpu.get("status", {})
         booked = sum(one["bytes"] for one in status.get("reservations", ()))
         self.states += 1
+        self._booked[gpu["metadata"]["name"]] = booked
+        self.most = max(self.most, sum(self._booked.values()))
         if booked > int(status.get("memory", {}).get("total", "0Mi").removesuffix("Mi")) * MIB:
             self.overbooked.append(f"{gpu['metadata']['name']}: {booked}")
 
