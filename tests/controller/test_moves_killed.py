@@ -53,25 +53,30 @@ def nothing_left(site: Site) -> bool:
     return True
 
 
-SCENES: dict[str, tuple[Callable[[Site], bool], dict[str, bool], list[Any], dict[str, int]]] = {
-    "evicted": (evicted, {"eviction": True}, [card(0, 3)], {}),
-    "moved": (moved, {"moves": True}, [card(0, 3), card(1, 5)], {"parallel": 8}),
+LARGE = {"parallel": 8}
+SCENES: dict[str, tuple[Callable[[Site], bool], dict[str, bool], list[Any], dict[str, int], str]] = {
+    "evicted": (evicted, {"eviction": True}, [card(0, 3)], {}, "64Gi"),
+    "moved": (moved, {"moves": True}, [card(0, 3), card(1, 5)], LARGE, "64Gi"),
+    "ended-first": (moved, {"moves": True}, [card(0, 3), card(1, 5)], LARGE, "6Gi"),
 }
+"""What is right at the end, what is allowed, the cards, what the one that waits needs, and the quota.
+
+Under the last quota the old pod ends before its successor is made."""
 
 
 @pytest.mark.parametrize(
     ("scene", "step"),
     [
-        *(pytest.param(scene, 4, id=f"{scene}-some") for scene in SCENES),
+        *(pytest.param(scene, 4, id=f"{scene}-some") for scene in ("evicted", "moved")),
         *(pytest.param(scene, 1, id=f"{scene}-all", marks=pytest.mark.long) for scene in SCENES),
     ],
 )
 def test_killed_at_any_step_the_end_is_the_same(site: Site, scene: str, step: int) -> None:
     """Of each four requests one in the daily tests, another one each time; all of them in the long ones."""
-    right, allowed, cards, serving = SCENES[scene]
+    right, allowed, cards, serving, quota = SCENES[scene]
     site.operator()
     site.node(devices=cards)
-    site.rule(disruption={"minInterval": "0s", "maxPerMinute": 1000, **allowed})
+    site.rule(disruption={"minInterval": "0s", "maxPerMinute": 1000, **allowed}, maxGpuMemory=quota)
     site.plane.stop_operators()
     watch = Watch(site.plane)
     ends: list[str] = []

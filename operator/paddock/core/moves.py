@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush, nlargest
 from itertools import accumulate, combinations
+from operator import attrgetter
 from typing import NamedTuple
 
 from paddock.api.modeldeployment import Policy
@@ -28,6 +29,8 @@ MOST_ATTEMPTS, LEAST_ATTEMPTS = 64, 8
 """Proposals that are put to the test for one question, the cheapest first: fewer, the more devices there are."""
 JUDGEMENTS = 20_000
 """Devices that are judged for these tests, roughly: it bounds the time of a search that finds nothing."""
+
+_priority = attrgetter("priority")
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,17 +450,29 @@ def _loss(tenants: Sequence[Tenant]) -> tuple[int, ...]:
 
 def _least_loss(short: int, tenants: list[Tenant]) -> tuple[int, ...]:
     """Give the first parts of `_loss` that no set which frees enough goes below; all together free enough."""
-    ordered = sorted(tenants, key=lambda one: one.priority)
-    freed = list(accumulate(one.need for one in ordered))
-    highest = ordered[next(at for at, size in enumerate(freed) if size >= short)].priority
-    among = [one for one in ordered if one.priority <= highest]
-    left = short - sum(one.need for one in among if one.idle)
-    awake = sorted((one.need for one in among if not one.idle), reverse=True)
+    ordered = sorted(tenants, key=_priority)
+    freed, highest = 0, ordered[-1].priority
+    for one in ordered:
+        freed += one.need
+        if freed >= short:
+            highest = one.priority
+            break
+    left, awake, in_bytes = short, [], True
+    for one in ordered:
+        if one.priority > highest:
+            break
+        if one.idle:
+            left -= one.need
+        else:
+            awake.append(one.need)
+        in_bytes = in_bytes and one.loss is None
     busy = 0
-    while left > 0:
-        left -= awake[busy]
+    for size in sorted(awake, reverse=True) if left > 0 else ():
+        if left <= 0:
+            break
+        left -= size
         busy += 1
-    return (highest, busy, short if all(one.loss is None for one in among) else 0)
+    return (highest, busy, short if in_bytes else 0)
 
 
 def _names(tenants: Iterable[Tenant]) -> tuple[str, ...]:
