@@ -148,7 +148,7 @@ Found = Mapping[tuple[str, str], Sequence[Measured]]
 def table(found: Found) -> str:
     """Give the mean shares for each way and fleet, with the difference to the base, and over all of them."""
     heads = [f"{way}: {name} ({len(each)})" for (way, name), each in found.items()]
-    out = [f"| {' | '.join(['', *heads, 'all six alike'])} |", "|---" * (len(found) + 2) + "|"]
+    out = [f"| {' | '.join(['', *heads, 'each alike'])} |", "|---" * (len(found) + 2) + "|"]
     for method in (one.name for one in METHODS):
         cells = []
         for each in found.values():
@@ -198,11 +198,15 @@ def main() -> None:
             for seed in range(count):
                 found[way, name].append(measure(cases(name, seed)))
                 sys.stderr.write(f"{way}, {name} {seed}: {found[way, name][-1]}\n")
+    write({(way, name): found[way, name] for way in WAYS for name in FLEETS})
+
+
+def write(found: Found) -> None:
+    """Renew the tables of the page."""
     text = PAGE.read_text(encoding="utf-8")
     before, _, rest = text.partition(START)
     _, _, after = rest.partition(END)
-    ordered = {(way, name): found[way, name] for way in WAYS for name in FLEETS}
-    tables = "\n\n".join((table(ordered), OF_WHAT, objectives(ordered, "come and go"), about(ordered)))
+    tables = "\n\n".join((table(found), OF_WHAT, objectives(found, "come and go"), about(found)))
     PAGE.write_text(f"{before}{START}\n{tables}\n{END}{after}", encoding="utf-8")
 
 
