@@ -149,7 +149,7 @@ def table(found: Found) -> str:
     """Give the mean shares for each way and fleet, with the difference to the base, and over all of them."""
     heads = [f"{way}: {name} ({len(each)})" for (way, name), each in found.items()]
     out = [f"| {' | '.join(['', *heads, 'each alike'])} |", "|---" * (len(found) + 2) + "|"]
-    for method in (one.name for one in METHODS):
+    for method in next(iter(found.values()))[0].shares:
         cells = []
         for each in found.values():
             gain, error = gains(each, method)
