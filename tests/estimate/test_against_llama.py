@@ -19,15 +19,10 @@ from paddock.core.templates import OPERATIONS, templates
 NOT_EXACT: frozenset[str] = frozenset(
     {
         "deepseek4-moe",
-        "gemma-3-1b",
         "glm5-next-moe",
         "hrm_text-dense",
-        "llama-3.2-1b",
         "minimax-m3-moe",
         "plamo2-dense",
-        "qwen2.5-7b",
-        "qwen3-0.6b",
-        "qwen3-8b",
         "qwen4exp-moe",
     }
 )
@@ -35,7 +30,6 @@ NOT_EXACT: frozenset[str] = frozenset(
 WIDE: frozenset[str] = frozenset(
     {
         "deepseek4-moe",
-        "gemma-3-1b",
         "glm5-next-moe",
         "granitehybrid-dense",
         "hrm_text-dense",
@@ -43,12 +37,8 @@ WIDE: frozenset[str] = frozenset(
         "kimi-k3-moe",
         "lfm2-dense",
         "lfm2moe-moe",
-        "llama-3.2-1b",
         "minimax-m3-moe",
         "plamo2-dense",
-        "qwen2.5-7b",
-        "qwen3-0.6b",
-        "qwen3-8b",
         "qwen4exp-moe",
     }
 )
