@@ -45,8 +45,6 @@ WIDE: frozenset[str] = frozenset(
 """Models with a bound more than a tenth above llama.cpp's number in some option set."""
 WITHOUT_CACHE_FORMULA = {"deepseek4-moe"}
 WITHIN, ROOM = 0.01, 0.10
-UNUSUAL_SPLIT = {"bloom-dense": 2048, "hrm_text-dense": 1024}
-"""Bytes of tensors outside layers that llama.cpp keeps with the first one, when not all are on the device."""
 PLACES: tuple[Place, ...] = ("device", "host")
 ALL = [*table.architectures(), *table.published(), *table.encoding()]
 
@@ -74,22 +72,16 @@ def test_weights_and_cache_are_equal_to_the_byte(name: str) -> None:
     for options, found, measured in rows:
         places: tuple[tuple[Place, list[int]], ...] = (("device", measured.device), ("host", measured.host))
         for place, (weights, cache_, _) in places:
-            off = UNUSUAL_SPLIT.get(name, 0) if first_layer_on_host(name, options) else 0
             more = found.sum(place, "weights") - weights
             if table.options(options).gpu_layers == 0 and place == "host":
                 # a tied matrix is there twice if the CPU packs it anew
                 assert more in {0, table.summary(name).tied_bytes}
             else:
-                assert abs(more) == off, (options, place)
+                assert more == 0, (options, place)
             if name in WITHOUT_CACHE_FORMULA:
                 assert found.sum(place, "kvCache") >= cache_, (options, place)
             else:
                 assert found.sum(place, "kvCache") == cache_, (options, place)
-
-
-def first_layer_on_host(name: str, options: str) -> bool:
-    count = table.options(options).gpu_layers
-    return count is not None and 0 < count <= table.summary(name).block_count
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -62,9 +62,9 @@ def bounded_host(summary: HeaderSummary, options: Options, geometry: Geometry) -
 
 
 def pooling_bound(summary: HeaderSummary, geometry: Geometry) -> int:
-    """Give an upper bound of what pooling adds: embeddings turned over, weights of the mean, a row for each token."""
-    tokens = geometry.tokens
-    return _F32 * tokens * (3 * summary.embedding_length + geometry.slots) + _I64 * tokens + _ROOM
+    """Give an upper bound of what pooling adds: embeddings turned over, weights of the mean, a row for each slot."""
+    width, tokens, slots = summary.embedding_length, geometry.tokens, geometry.slots
+    return _F32 * (tokens * (width + slots) + width * slots) + _I64 * tokens + _ROOM
 
 
 def _scattered(summary: HeaderSummary, geometry: Geometry) -> int:
