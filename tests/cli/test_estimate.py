@@ -149,6 +149,9 @@ def test_options_reach_the_estimate(shell: Shell, model: Callable[[str], str]) -
     assert off["device"]["compute"] > plain["device"]["compute"]
     ranks = asked(shell, path, "--context", "8192", "--embeddings")
     assert ranks["options"]["embeddings"] is True
+    pooled = asked(shell, path, "--context", "8192", "--pooling", "rank")
+    assert pooled["options"]["embeddings"] is True
+    assert pooled["device"]["compute"] > ranks["device"]["compute"]
     trained = asked(shell, path)
     assert trained["options"]["context"] == SHAPES["mixtral-8x7b"].context
 

@@ -81,7 +81,12 @@ def text() -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     wide = []
-    for title, names in (("test-llama-archs", table.architectures()), ("published shapes", table.published())):
+    groups = {
+        "test-llama-archs": table.architectures(),
+        "published shapes": table.published(),
+        "published encoders": table.encoding(),
+    }
+    for title, names in groups.items():
         found = errors(names)
         for what, chosen in (("all on the device", True), ("layers or experts on the host", False)):
             rows = [one for own in found.values() for key, one in own.items() if (key in WHOLE) == chosen]

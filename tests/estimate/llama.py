@@ -180,6 +180,7 @@ class Llama:
         parameters.flash_attn_type = FLASH[options["flashAttention"]]
         parameters.kv_unified, parameters.swa_full = options["unified"], False
         parameters.embeddings = options["embeddings"]
+        parameters.pooling = options.get("pooling", -1)
         return parameters
 
     def _breakdown(self, context: Any) -> dict[str, list[int]]:

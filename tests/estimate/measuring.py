@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from estimate import table
-from estimate.corpus import write_corpus
+from estimate.corpus import SHAPES
+from estimate.encoders import ENCODERS
 from estimate.llama import BUILD
-from estimate.options import OF_EXPERTS, SETS, option_set
+from estimate.options import ENCODING, OF_EXPERTS, POOLED, SETS, option_set
 from estimate.table import HEADERS, PUBLISHED, TABLE
 from paddock.core.gguf import read_gguf
+from support.gguf_writer import write_gguf
 
 PROGRAM: Final = Path(__file__).parent / "llama.py"
 _LONGEST: Final = 300
@@ -33,9 +35,12 @@ def libraries() -> Path | None:
     return folder if (folder / "libllama.so").exists() else None
 
 
-def sets_for(head: bytes) -> list[str]:
+def sets_for(head: bytes, model: str = "") -> list[str]:
     """Give the option sets that say something about the model with a header."""
-    return [name for name in SETS if name not in OF_EXPERTS or b"_exps." in head]
+    if model in ENCODERS:
+        return list(ENCODING)
+    usual = [name for name in SETS if name not in OF_EXPERTS or b"_exps." in head]
+    return [*usual, *ENCODING] if model in POOLED else usual
 
 
 def measure(folder: Path, model: Path, names: Iterable[str] = SETS) -> dict[str, list[list[int]] | str]:
@@ -101,9 +106,12 @@ def main() -> int:
             archive.addfile(entry, io.BytesIO(head))
             models[path.stem] = {"bytes": size, "sets": measure(folder, path, sets_for(head))}
     with tempfile.TemporaryDirectory() as scratch:
-        for path in write_corpus(Path(scratch)):
-            head, size = head_of(path)
-            models[path.stem] = {"bytes": size, "sets": measure(folder, path, sets_for(head))}
+        for name in (*SHAPES, *ENCODERS):
+            found = table.parts(name)
+            if found is not None:
+                path = write_gguf(Path(scratch) / f"{name}.gguf", *found)
+                head, size = head_of(path)
+                models[name] = {"bytes": size, "sets": measure(folder, path, sets_for(head, name))}
         for name, (head, size) in others.items():
             path = write_sparse(Path(scratch) / f"{name}.gguf", head, size)
             models[name] = {"bytes": size, "sets": measure(folder, path, sets_for(head))}

@@ -2,8 +2,10 @@
 
 from typing import Any, Final
 
-from paddock.core.geometry import Options
+from paddock.core.geometry import POOLINGS, Options
 
+UNSPECIFIED: Final = -1
+"""Pooling as the file says; else llama.cpp's number of it."""
 DEFAULTS: Final[dict[str, Any]] = {
     "context": 4096,
     "parallel": 1,
@@ -14,6 +16,7 @@ DEFAULTS: Final[dict[str, Any]] = {
     "ubatch": 512,
     "flashAttention": "auto",
     "embeddings": False,
+    "pooling": UNSPECIFIED,
     "gpuLayers": -1,
     "cpuMoe": 0,
 }
@@ -41,15 +44,32 @@ SETS: Final[dict[str, dict[str, Any]]] = {
     "experts": {"context": 8192, "cpuMoe": ALL_LAYERS},
     "some experts": {"context": 16_384, "parallel": 2, "unified": True, "cpuMoe": 1},
 }
+ENCODING: Final[dict[str, dict[str, Any]]] = {
+    "texts": {"context": 512, "embeddings": True},
+    "long texts": {"context": 8192, "ubatch": 2048, "embeddings": True},
+    "texts beside": {"context": 8192, "parallel": 4, "ubatch": 1024, "embeddings": True},
+    "texts unified": {"context": 4096, "parallel": 4, "unified": True, "embeddings": True},
+    "plain texts": {"context": 2048, "flashAttention": "off", "embeddings": True},
+    "tokens": {"context": 2048, "parallel": 2, "embeddings": True, "pooling": 0},
+    "means": {"context": 4096, "parallel": 2, "unified": True, "embeddings": True, "pooling": 1},
+    "last tokens": {"context": 4096, "parallel": 3, "embeddings": True, "pooling": 3},
+    "ranks": {"context": 2048, "parallel": 2, "embeddings": True, "pooling": 4},
+    "many ranks": {"context": 16_384, "parallel": 8, "unified": True, "ubatch": 1024, "embeddings": True, "pooling": 4},
+    "host texts": {"context": 2048, "embeddings": True, "gpuLayers": 0},
+    "some layers": {"context": 2048, "embeddings": True, "gpuLayers": 3},
+}
+"""Sets for encoders, and for text models that are published for embeddings or ranks too."""
+POOLED: Final = ("llama-3.2-1b", "qwen3-0.6b", "qwen3-8b", "gemma-3-1b", "qwen2.5-7b")
+"""Text models that the sets above are measured with as well."""
 OF_EXPERTS: Final = frozenset({"experts", "some experts"})
 """Sets for models with experts only."""
-WHOLE: Final = frozenset(name for name, told in SETS.items() if not {"gpuLayers", "cpuMoe"} & set(told))
+WHOLE: Final = frozenset(name for name, told in {**SETS, **ENCODING}.items() if not {"gpuLayers", "cpuMoe"} & set(told))
 """Sets with all of the model on the device."""
 
 
 def option_set(name: str) -> dict[str, Any]:
     """Give every option of a set."""
-    return {**DEFAULTS, **SETS[name]}
+    return {**DEFAULTS, **{**SETS, **ENCODING}[name]}
 
 
 def options_of(told: dict[str, Any]) -> Options:
@@ -64,6 +84,7 @@ def options_of(told: dict[str, Any]) -> Options:
         ubatch=told["ubatch"],
         flash_attention=told["flashAttention"],
         embeddings=told["embeddings"],
+        pooling=None if told.get("pooling", UNSPECIFIED) == UNSPECIFIED else POOLINGS[told["pooling"]],
         gpu_layers=None if told["gpuLayers"] < 0 else told["gpuLayers"],
         cpu_moe=told.get("cpuMoe", 0),
     )

@@ -2,17 +2,20 @@
 
 import json
 import tarfile
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from estimate.corpus import SHAPES, metadata, tensors
+from estimate import corpus, encoders
+from estimate.corpus import SHAPES
+from estimate.encoders import ENCODERS
 from estimate.options import option_set, options_of
 from paddock.api.report import HeaderSummary
 from paddock.core.geometry import Options
 from paddock.core.gguf import read_gguf
 from paddock.core.summary import summarize
-from support.gguf_writer import data_bytes, header
+from support.gguf_writer import Spec, Value, data_bytes, header
 
 HERE: Final = Path(__file__).parent
 TABLE: Final = HERE / "measured.json"
@@ -51,6 +54,18 @@ def published() -> list[str]:
     return [*SHAPES, *_headers(PUBLISHED)]
 
 
+def encoding() -> list[str]:
+    """Name the encoders."""
+    return list(ENCODERS)
+
+
+def parts(name: str) -> tuple[Mapping[str, Value], list[Spec]] | None:
+    """Give metadata and tensor table of a model of corpus.py or encoders.py."""
+    if name in SHAPES:
+        return corpus.metadata(SHAPES[name]), corpus.tensors(SHAPES[name])
+    return (encoders.metadata(ENCODERS[name]), encoders.tensors(ENCODERS[name])) if name in ENCODERS else None
+
+
 def measured(name: str) -> dict[str, Measured | str]:
     """Give what was measured of a model by option set; a text where llama.cpp refused."""
     sets = _table()["models"][name]["sets"]
@@ -77,10 +92,10 @@ def heads(path: Path) -> dict[str, tuple[bytes, int]]:
 @cache
 def summary(name: str) -> HeaderSummary:
     """Summarize the header of a model of the table."""
-    if name in SHAPES:
-        rows = tensors(SHAPES[name])
-        start = header(metadata(SHAPES[name]), rows)
-        size = len(start) + data_bytes(rows)
+    found = parts(name)
+    if found is not None:
+        start = header(*found)
+        size = len(start) + data_bytes(found[1])
     else:
         start, size = head(name)
     return summarize([read_gguf(lambda offset, length: start[offset : offset + length], size)])

@@ -40,7 +40,7 @@ def recordings(architecture: str, folder: Path) -> list[Recording]:
         group, _, model = name.partition("/")
         if model.rpartition("-")[0] == architecture:
             path = write_sparse(folder / f"{model}.gguf", head, size)
-            found += record(where, recorder, path, int(group[0]), every=group in {"1", "2"})
+            found += record(where, recorder, path, int(group[0]))
     return found
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from estimate import table
-from estimate.corpus import SHAPES, metadata, tensors
 from estimate.measuring import libraries, measure, write_sparse
 from support.gguf_writer import write_gguf
 
@@ -15,12 +14,13 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("name", [*table.architectures(), *table.published()])
+@pytest.mark.parametrize("name", [*table.architectures(), *table.published(), *table.encoding()])
 def test_the_table_is_what_llama_cpp_says(name: str, tmp_path: Path) -> None:
     folder, path = libraries(), tmp_path / f"{name}.gguf"
     assert folder is not None
-    if name in SHAPES:
-        write_gguf(path, metadata(SHAPES[name]), tensors(SHAPES[name]))
+    parts = table.parts(name)
+    if parts is not None:
+        write_gguf(path, *parts)
     else:
         write_sparse(path, *table.head(name))
     found = {

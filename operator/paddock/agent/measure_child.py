@@ -28,6 +28,7 @@ _CONNECT_SECONDS: Final = 5.0
 _EXPERTS: Final = r"blk\.{}\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 """Tensors that --n-cpu-moe keeps on the host (common/common.h)."""
 _FLASH: Final = {"auto": -1, "off": 0, "on": 1}
+_POOLING: Final = {"none": 0, "mean": 1, "cls": 2, "last": 3, "rank": 4}
 _WARNING: Final = 3
 _P = c.c_void_p
 
@@ -198,6 +199,8 @@ def _apply(options: dict[str, Any], model: _ModelParams, context: _ContextParams
     context.n_ctx, context.n_batch, context.n_ubatch = options["context"], batch, options["ubatch"]
     context.n_seq_max, context.kv_unified, context.embeddings = slots, options["kv_unified"], options["embeddings"]
     context.n_outputs_max, context.n_outputs_max_per_seq = outputs, 1 + options["drafted"]
+    if options["pooling"] is not None:
+        context.pooling_type = _POOLING[options["pooling"]]
     context.n_rs_seq = options["drafted"] if options["mtp"] else 0
     context.type_k, context.type_v = options["type_k"], options["type_v"]
     context.flash_attn_type, context.swa_full = _FLASH[options["flash_attention"]], False

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from paddock.cli.output import Backend, CacheName, Flash, SplitMode
+from paddock.cli.output import Backend, CacheName, Flash, PoolingName, SplitMode
 from paddock.cli.problem import Problem
 
 MOST_TOKENS = 2**31 - 1
@@ -34,6 +34,10 @@ Ubatch = Annotated[
 ]
 FlashAttention = Annotated[Flash, typer.Option(metavar="on|off|auto", help="FlashAttention.")]
 Embeddings = Annotated[bool, typer.Option("--embeddings", help="A server that gives embeddings or ranks.")]
+Pooled = Annotated[
+    PoolingName | None,
+    typer.Option(metavar="|".join(PoolingName), help="How embeddings are pooled; by default as the file says."),
+]
 GpuLayers = Annotated[str, typer.Option(metavar="N|all", help="Layers on the device, the output layer counted as one.")]
 ExpertsOnHost = Annotated[
     int,

@@ -36,6 +36,16 @@ class CacheAction(StrEnum):
     VERIFY = "verify"
 
 
+class PoolingName(StrEnum):
+    """How embeddings of tokens become one, by llama-server's names."""
+
+    NONE = "none"
+    MEAN = "mean"
+    CLS = "cls"
+    LAST = "last"
+    RANK = "rank"
+
+
 class Flash(StrEnum):
     """When FlashAttention is used."""
 

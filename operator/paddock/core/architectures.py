@@ -26,10 +26,12 @@ WINDOWS: Final[dict[str, Window]] = {
     "gemma2": Window(2),
     "gemma3": Window(6),
     "gemma3n": Window(5),
+    "gemma-embedding": Window(6),
     "gpt-oss": Window(2),
     "laguna": Window(4, full_first=True),
     "llama4": Window(4),
     "mellum": Window(4),
+    "modern-bert": Window(3, full_first=True),
     "muse-glimmer": Window(4),
     "olmo2": Window(4),
     "plamo3": Window(8),
@@ -102,6 +104,9 @@ WITHOUT_OUTPUT: Final = frozenset(
     {"bert", "eurobert", "jina-bert-v2", "jina-bert-v3", "modern-bert", "neo-bert", "nomic-bert", "nomic-bert-moe"}
 )
 """Encoders without an output matrix, so that token_embd is not used in its place."""
+
+NORM_IS_OUTPUT: Final = frozenset({"lfm2", "lfm2moe"})
+"""Files that call their last norm token_embd_norm (LLM_TENSOR_OUTPUT_NORM_LFM2)."""
 
 INDEX_FACTOR: Final = {
     "deepseek32": 1,

@@ -61,6 +61,12 @@ def bounded_host(summary: HeaderSummary, options: Options, geometry: Geometry) -
     return inputs + inputs // 400 + _ROOM
 
 
+def pooling_bound(summary: HeaderSummary, geometry: Geometry) -> int:
+    """Give an upper bound of what pooling adds: embeddings turned over, weights of the mean, a row for each slot."""
+    width, tokens, slots = summary.embedding_length, geometry.tokens, geometry.slots
+    return _F32 * (tokens * (width + slots) + width * slots) + _I64 * tokens + _ROOM
+
+
 def _scattered(summary: HeaderSummary, geometry: Geometry) -> int:
     """Bytes of the places that values are written to one by one, which is how they are kept without FlashAttention."""
     values = max(summary.head_count_kv, default=0) * max(widths(summary, windowed=flag)[1] for flag in (False, True))

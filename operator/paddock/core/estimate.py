@@ -11,8 +11,16 @@ from typing import Final, Literal
 
 from paddock.api.report import HeaderSummary
 from paddock.core.cache import LayerCache, layer_caches, states_rolled_back
-from paddock.core.compute import bounded_device, bounded_host, copied_cache, copied_values, copied_weights, logits
-from paddock.core.geometry import Geometry, Options
+from paddock.core.compute import (
+    bounded_device,
+    bounded_host,
+    copied_cache,
+    copied_values,
+    copied_weights,
+    logits,
+    pooling_bound,
+)
+from paddock.core.geometry import Geometry, Options, pooling_of
 from paddock.core.graphs import ComputeSizes, compute_sizes
 from paddock.core.offload import Places, flash_stays, scheduled_sizes
 from paddock.core.overhead import (
@@ -242,6 +250,18 @@ def _compute(summary: HeaderSummary, options: Options, geometry: Geometry, on_de
 
 
 def _planned(summary: HeaderSummary, options: Options, geometry: Geometry, places: Places) -> ComputeSizes | None:
+    """Give what the allocator would take; how embeddings are pooled is a bound where that graph was not recorded."""
+    sizes = _allocated(summary, options, geometry, places)
+    if sizes is not None or not options.embeddings or pooling_of(summary, options) == "none":
+        return sizes
+    sizes = _allocated(summary, replace(options, pooling="none"), geometry, places)
+    if sizes is None:
+        return None
+    pooled = pooling_bound(summary, geometry)
+    return ComputeSizes(sizes.device + pooled, sizes.host + pooled, sure=False)
+
+
+def _allocated(summary: HeaderSummary, options: Options, geometry: Geometry, places: Places) -> ComputeSizes | None:
     """Give what the allocator would take, with what is known to be added; None without a template."""
     flash = _keeps_flash(summary, options, geometry, places)
     sizes = _sizes(summary, options if flash else replace(options, flash_attention="off"), geometry, places)

@@ -14,6 +14,11 @@ DEFAULT_CONTEXT: Final = 4096
 """Tokens, where neither the options nor the file say."""
 
 
+Pooling = Literal["none", "mean", "cls", "last", "rank"]
+POOLINGS: Final[tuple[Pooling, ...]] = ("none", "mean", "cls", "last", "rank")
+"""By llama.cpp's numbers (enum llama_pooling_type), which files hold."""
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """What llama-server is told, by its own meaning."""
@@ -31,6 +36,8 @@ class Options:
     flash_attention: Literal["on", "off", "auto"] = "auto"
     embeddings: bool = False
     """A server that gives embeddings or ranks, not text."""
+    pooling: Pooling | None = None
+    """How the embeddings of an input become one, or its rank; None is as the file says. Without embeddings nothing."""
     gpu_layers: int | None = None
     """Layers on the device, the output layer counted as one; None is all, 0 a server without a device."""
     cpu_moe: int = 0
@@ -91,6 +98,14 @@ class Geometry:
         outputs = min(ubatch, batch if options.embeddings else min(batch, slots * (1 + options.drafted)))
         tokens = round_up(ubatch, slots)
         return cls(slots, 1 if options.kv_unified else slots, context, cells, window, tokens, outputs)
+
+
+def pooling_of(summary: HeaderSummary, options: Options) -> Pooling:
+    """Say how embeddings are pooled (src/llama-context.cpp:218-224); a file with an unknown number does as without."""
+    if options.pooling is not None:
+        return options.pooling
+    number = summary.graph.numbers.get("pooling_type", 0) if summary.graph is not None else 0
+    return POOLINGS[number] if number < len(POOLINGS) else "none"
 
 
 def flash_attention(summary: HeaderSummary, options: Options) -> bool:

@@ -11,8 +11,9 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from paddock.api.report import GraphOutline, HeaderSummary
+from paddock.core import architectures as known
 from paddock.core.allocator import ALIGNMENT, Allocator, aligned
-from paddock.core.geometry import Geometry, Options, flash_attention
+from paddock.core.geometry import Geometry, Options, flash_attention, pooling_of
 from paddock.core.ggml import ELEMENTS
 from paddock.core.outline import all_layer_keys, model_key, outside_key, signatures
 from paddock.core.sizes import atoms, evaluate
@@ -20,6 +21,10 @@ from paddock.core.sizes import atoms, evaluate
 DEVICE, HOST = 0, 1
 _BOUNDED: Final = 64
 """Rotations of quantized caches are made for heads that are a multiple of this (src/llama-kv-cache.cpp:322-338)."""
+
+
+EMBEDDINGS: Final = {"none": "e", "mean": "em", "cls": "ec", "last": "ec", "rank": "er"}
+"""End of the name of a class of graphs; one token of each input is taken in the same way wherever it stands."""
 
 
 class Operation(NamedTuple):
@@ -99,7 +104,9 @@ def graph_class(summary: HeaderSummary, options: Options) -> str:
         rotated = summary.key_length % _BOUNDED == 0, summary.value_length % _BOUNDED == 0
         name += "q" + "".join("rn"[not flag] for flag in rotated)
     name += "1" if options.parallel == 1 else "u" if options.kv_unified else "s"
-    return name + ("e" if options.embeddings else "")
+    if summary.architecture in known.WINDOWS and not any(summary.sliding_layers):
+        name += "p"  # every layer sees everything, which files of this architecture need not say
+    return name + (EMBEDDINGS[pooling_of(summary, options)] if options.embeddings else "")
 
 
 def compute_sizes(
@@ -140,10 +147,10 @@ def parts_of(summary: HeaderSummary, outline: GraphOutline, graph: str, template
     names = [signatures(outline.shapes), *(signatures(kind.shapes) for kind in outline.kinds)]
     keys = [[outside_key("P", outline)], *all_layer_keys(outline), [outside_key("Z", outline)]]
     kinds = [0, *(kind + 1 for kind in outline.layers), 0]
-    found: dict[tuple[str, int], tuple[int, bool] | None] = {}
+    found: dict[tuple[str, str, int], tuple[int, bool] | None] = {}
     parts = []
     for own, kind in zip(keys, kinds, strict=True):
-        sought = own[-1], kind
+        sought = own[max(len(own) - 2, 0)], own[-1], kind  # the two longest names tell all that decides
         if sought not in found:
             found[sought] = templates.find(summary.architecture, graph, own, names[kind])
         body = found[sought]

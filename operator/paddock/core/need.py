@@ -5,13 +5,15 @@ the whole model on one device or all of it on the CPU.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, Literal
 
 from paddock.api import modeldeployment
 from paddock.api.modeldeployment import FlashAttention, Mode, ServingSpec
 from paddock.api.report import HeaderSummary
+from paddock.core.args import normal
 from paddock.core.estimate import PADDING, estimate
-from paddock.core.geometry import CONTEXT_STEP, Options
+from paddock.core.geometry import CONTEXT_STEP, POOLINGS, Options, Pooling
 from paddock.core.overhead import BACKENDS, HOST_PROCESS, OTHER, OVERHEAD, SLACK, TENSOR_PADDING, UNKNOWN
 from paddock.core.quantity import MIB, round_up
 
@@ -138,9 +140,18 @@ def options_of(serving: ServingSpec, *, gpu: bool, backend: str | None, context:
         ubatch=min(serving.ubatch, serving.batch),
         flash_attention=_FLASH[serving.flash_attention],
         embeddings=serving.mode is not Mode.CHAT,
+        pooling=_pooling(serving),
         gpu_layers=None if gpu else 0,
         backend=UNKNOWN if backend is None else BACKENDS.get(backend, OTHER),
     )
+
+
+def _pooling(serving: ServingSpec) -> Pooling | None:
+    """Say what the server is told: --reranking, or an argument of the user's; None leaves it to the file."""
+    if serving.mode is Mode.RERANK:
+        return "rank"
+    told = [value for name, value in pairwise(serving.args) if normal(name) == "--pooling"]
+    return next((one for one in POOLINGS if told and one == told[-1]), None)
 
 
 def bytes_per_token(summary: HeaderSummary) -> int:

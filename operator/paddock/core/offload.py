@@ -283,9 +283,11 @@ class _Builder:
 
     def _bytes(self, word: Word, numbers: dict[str, int]) -> int:
         kind, *dimensions = word.size
-        if kind[0] == "~":  # a view of some columns, which is copied with the rows between them
-            columns, rows, stride = (evaluate(one, numbers) for one in dimensions)
-            total = ELEMENTS[int(kind[1:])].row(stride) * (rows - 1) + ELEMENTS[int(kind[1:])].row(columns)
+        if kind[0] == "~":  # a view with gaps, which is copied with them: a length, then lengths and strides
+            element = ELEMENTS[int(kind[1:])]
+            total = element.row(evaluate(dimensions[0], numbers))
+            for length, stride in zip(dimensions[1::2], dimensions[2::2], strict=True):
+                total += (evaluate(length, numbers) - 1) * element.row(evaluate(stride, numbers))
         else:
             total = ELEMENTS[int(kind)].row(evaluate(dimensions[0], numbers))
             for one in dimensions[1:]:

@@ -25,6 +25,8 @@ MAX_PARTS: Final = 1000
 _ALIGNMENT: Final = 32
 _INPUT_PREFIXES: Final = ("token_embd.", "position_embd.", "token_types.", "per_layer_token_embd.", "masked_embd_")
 _SHARED_PREFIXES: Final = ("rope_freqs.", "rope_factors_")
+_FIRST_LAYER: Final = ("token_embd_norm.", "hrm.z_l_init")
+"""Kept with the first layer (LLM_TENSOR_LAYER_REPEATING without a layer, src/llama-arch.cpp:753)."""
 _EXPERTS: Final = tuple(f"ffn_{part}_{kind}exps" for part in ("up", "down", "gate", "gate_up") for kind in ("ch", ""))
 """Names of experts' tensors (LLM_FFN_EXPS_REGEX, common/common.h:1224)."""
 _FLOAT: Final = 4
@@ -333,11 +335,12 @@ def _groups(header: _Header, layers: _Layers) -> _Groups:
     inputs: list[Tensor] = []
     repeating: list[Tensor] = []
     outputs: list[Tensor] = []
+    first = () if header.architecture in known.NORM_IS_OUTPUT else _FIRST_LAYER
     for tensor in header.tensors:
         if tensor.name.startswith(_INPUT_PREFIXES):
             inputs.append(tensor)
         elif (layer := _layer_of(tensor.name)) is None:
-            outputs.append(tensor)
+            (repeating if tensor.name.startswith(first) else outputs).append(tensor)
         elif layer < layers.trunk:
             repeating.append(tensor)
     tied: list[Tensor] = []

@@ -15,6 +15,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from estimate import encoders
 from estimate.derive import derive, nodes, segments
 from estimate.derive.derive import Bodies, Recording, names_of
 from estimate.derive.recording import build, load, record, save
@@ -22,6 +23,7 @@ from estimate.derive.verify import left_out, left_out_operations
 from estimate.llama import BUILD
 from paddock.core import templates
 from paddock.core.graphs import Templates
+from support.gguf_writer import write_gguf
 
 FORMS = {
     templates.STEPS: (segments.segments, derive.steps, left_out),
@@ -30,7 +32,7 @@ FORMS = {
 
 
 def record_all(libraries: Path, headers: Path, out: Path, folders: list[Path]) -> None:
-    """Record every model; only the first two sets in every class of options."""
+    """Record every model of the folders, and encoders."""
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         recorder = build(Path(scratch), headers)
@@ -38,8 +40,12 @@ def record_all(libraries: Path, headers: Path, out: Path, folders: list[Path]) -
             for model in sorted(folder.glob("*.gguf")):
                 path = out / f"{folder.name}-{model.stem}.gz"
                 if not path.exists():
-                    number = int(folder.name[0])
-                    save(path, record(libraries, recorder, model, number, every=folder.name in {"1", "2"}))
+                    save(path, record(libraries, recorder, model, int(folder.name[0])))
+        for name, number, shape in encoders.small():
+            path, model = out / f"{number}-{name}.gz", Path(scratch) / "encoder.gguf"
+            if not path.exists():
+                write_gguf(model, encoders.metadata(shape), encoders.tensors(shape))
+                save(path, record(libraries, recorder, model, number))
 
 
 def architectures(out: Path) -> dict[str, list[Path]]:

@@ -138,7 +138,7 @@ def _marked(parts: list[Part]) -> list[Part]:
         found = known.get((part.segment.shape, part.segment.leaving), set())
         if len(found) == 1:
             part.segment.shape = next(iter(found))[0]
-        if part.segment.shape[0].startswith("I#"):
+        if part.segment.shape and part.segment.shape[0].startswith("I#"):
             _order(part.segment, first.setdefault(tuple(sorted(part.segment.shape)), part).segment)
     return parts
 
@@ -217,7 +217,7 @@ def _texts(
 
 def steps(structure: Structure, parts: list[Part]) -> str | None:
     """Write what the allocator does in a part (core/graphs.py)."""
-    search = Search([part.numbers for part in parts])
+    search = Search(_sure_numbers(parts))
     texts = []
     allocation = 0
     for word in structure[0]:
@@ -234,8 +234,7 @@ def steps(structure: Structure, parts: list[Part]) -> str | None:
 
 def words(structure: Structure, parts: list[Part]) -> str | None:
     """Write the tensors of a part (core/offload.py)."""
-    weights = frozenset.intersection(*(part.segment.weights for part in parts))
-    shapes = Shapes([{name: size for name, size in part.numbers.items() if _sure(name, weights)} for part in parts])
+    shapes = Shapes(_sure_numbers(parts))
     texts = []
     for position, word in enumerate(structure[0]):
         found = [part.segment.sizes[position] for part in parts]
@@ -244,6 +243,12 @@ def words(structure: Structure, parts: list[Part]) -> str | None:
             return None
         texts.append(f"{word};{size}" if size else word)
     return " ".join(texts) + (" | " + " ".join(structure[1]) if structure[1] else "")
+
+
+def _sure_numbers(parts: list[Part]) -> list[dict[str, int]]:
+    """Give the numbers of each sample without those of weights that a model of this structure need not have."""
+    weights = frozenset.intersection(*(part.segment.weights for part in parts))
+    return [{name: size for name, size in part.numbers.items() if _sure(name, weights)} for part in parts]
 
 
 def _sure(name: str, weights: frozenset[str]) -> bool:
@@ -280,7 +285,7 @@ def _size(found: list[tuple[Tensor, str | None]], search: Search) -> str | None:
 
 
 def _unknown(parts: list[Part]) -> str:
-    search = Search([part.numbers for part in parts])
+    search = Search(_sure_numbers(parts))
     for index in range(len(parts[0].segment.sizes)):
         found = [part.segment.sizes[index] for part in parts]
         if _size(found, search) is None:

@@ -14,6 +14,7 @@ from paddock.core.ggml import ELEMENTS
 _SIZES: Final = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 _STRING, _ARRAY = 8, 9
 _OPTIONAL: Final = ("attn_q", "attn_k", "attn_v", "attn_output", "attn_qkv", "ffn_gate", "ffn_up", "ffn_down")
+_CLASSIFIER: Final = "cls"
 _OPTIONAL_NORMS: Final = ("attn_norm", "ffn_norm")
 
 Row = tuple[str, tuple[int, ...], int]
@@ -77,6 +78,8 @@ def rewrite(rows: list[Row], *, bare: bool, fused: bool) -> Iterator[Row]:
         before, _, suffix = name.rpartition(".")
         last = before.rpartition(".")[2]
         if suffix in {"scale", "input_scale"}:
+            continue
+        if bare and name.partition(".")[0] == _CLASSIFIER:
             continue
         if bare and suffix == "bias" and last in _OPTIONAL + _OPTIONAL_NORMS:
             continue

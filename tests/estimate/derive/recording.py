@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from estimate.derive.derive import Recording
 from paddock.api.report import HeaderSummary
+from paddock.core.architectures import CACHELESS
 from paddock.core.gguf import read_gguf
 from paddock.core.summary import summarize
 
@@ -36,8 +37,10 @@ SIZES: Final = (
     Sizes(405, 15_104, 9),
 )
 """Each context is longer than the windows that models have built in."""
-RARE: Final = frozenset({"fq1e", "fque", "fqse", "fqu", "fue", "n1e", "nue", "nse"})
-"""Classes that differ from others in nothing that optional tensors of a model would change."""
+POOLED: Final = frozenset({"gemma3", "llama", "qwen2", "qwen3", "qwen3vl"})
+"""Architectures of text models that files of embeddings or ranks are published with."""
+NONE, MEAN, LAST, RANK = 0, 1, 3, 4
+"""Pooling, by llama.cpp's numbers."""
 
 
 def build(folder: Path, headers: Path) -> Path:
@@ -49,9 +52,11 @@ def build(folder: Path, headers: Path) -> Path:
     return library
 
 
-def classes(sizes: Sizes, *, every: bool) -> list[dict[str, Any]]:
-    """Give option sets of every class: FlashAttention, type of the cache, slots, embeddings; or of the usual ones."""
+def classes(sizes: Sizes, architecture: str) -> list[dict[str, Any]]:
+    """Give option sets of every class: FlashAttention, type of the cache, slots, embeddings and how they are pooled."""
     found = []
+    pooled = architecture in POOLED or architecture in CACHELESS
+    modes = [(False, NONE), *((True, pooling) for pooling in ((NONE, MEAN, LAST, RANK) if pooled else (NONE,)))]
     for flash, kind in (("auto", "f16"), ("auto", "q8_0"), ("off", "f16")):
         for slots, unified in ((1, False), (sizes.slots, True), (sizes.slots, False)):
             found += [
@@ -65,21 +70,15 @@ def classes(sizes: Sizes, *, every: bool) -> list[dict[str, Any]]:
                     "ubatch": sizes.tokens,
                     "flashAttention": flash,
                     "embeddings": embeddings,
+                    "pooling": pooling,
                     "gpuLayers": -1,
                 }
-                for embeddings in (False, True)
-                if every or _short(flash, kind, slots, unified, embeddings) not in RARE
+                for embeddings, pooling in modes
             ]
     return found
 
 
-def _short(flash: str, kind: str, slots: int, unified: bool, embeddings: bool) -> str:
-    """Name a class without what the model decides."""
-    name = ("n" if flash == "off" else "f") + ("q" if kind != "f16" else "")
-    return name + ("1" if slots == 1 else "u" if unified else "s") + ("e" if embeddings else "")
-
-
-def record(libraries: Path, recorder: Path, model: Path, number: int, *, every: bool) -> list[Recording]:
+def record(libraries: Path, recorder: Path, model: Path, number: int) -> list[Recording]:
     """Record a model of a set of sizes; what llama.cpp refuses is left out, what ends it too."""
     sizes = SIZES[(number - 1) % len(SIZES)]
     with model.open("rb") as file:
@@ -89,7 +88,7 @@ def record(libraries: Path, recorder: Path, model: Path, number: int, *, every: 
             return file.read(length)
 
         summary = summarize([read_gguf(read, model.stat().st_size)])
-    left, found = classes(sizes, every=every), []
+    left, found = classes(sizes, summary.architecture), []
     while left:
         answers, lines = _run(libraries, recorder, model, left)
         for asked, answer in zip(left, answers, strict=False):

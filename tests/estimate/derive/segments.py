@@ -99,12 +99,26 @@ def segments(graph: Graph, layers: int) -> list[Segment]:
         groups[at[index]].append((index, event))
     carried: list[int] = []
     found = []
+    used: list[set[str]] = [set() for _ in range(layers + 2)]
+    for (node, _), own in zip(graph.nodes, place, strict=True):
+        used[own] |= weights_of(graph, node)
     for number, group in enumerate(groups):
         if not group:
             raise IrregularError(f"segment {number} is empty")
         segment, carried = _segment(graph, number, group, blocks, carried)
+        segment.weights = frozenset(used[number])
         found.append(segment)
     return found
+
+
+def weights_of(graph: Graph, node: int) -> set[str]:
+    """Name the weights that a node is computed from, without their layer."""
+    seen = (graph.tensors[one] for one in (*graph.tensors[node].sources, graph.tensors[node].view) if one >= 0)
+    return {_stem(tensor.name) for tensor in seen if tensor.external}
+
+
+def _stem(name: str) -> str:
+    return re.sub(r"^blk\.\d+\.", "", name.removesuffix(".weight"))
 
 
 def _segment(
@@ -146,5 +160,4 @@ def product_weight(graph: Graph, number: int) -> str | None:
     source = graph.tensors[tensor.sources[0]]
     if not source.external:
         return None
-    name = source.name.removesuffix(".weight")
-    return re.sub(r"^blk\.\d+\.", "", name)
+    return _stem(source.name)

@@ -43,11 +43,32 @@ class Shapes:
         return None if raw is None else f"24,{raw}"
 
     def _strided(self, tensors: list[Tensor], axes: Axes, sources: tuple[int, ...]) -> str | None:
-        if any(tensor.shape[2:] != (1, 1) or ELEMENTS[tensor.type].block != 1 for tensor in tensors):
+        """Give the lengths of the axes by their strides, each after the first with its own; ones are left out."""
+        if any(ELEMENTS[tensor.type].block != 1 for tensor in tensors):
             return None
         width = ELEMENTS[tensors[0].type].row(1)
-        stride = self._length(tuple(tensor.strides[1] // width for tensor in tensors), 0, sources)
-        return None if stride is None else f"~{tensors[0].type},{axes[0][1]},{axes[1][1]},{stride}"
+        strides = [tuple(tensor.strides[axis] // width for tensor in tensors) for axis in range(4)]
+        order = sorted((axis for axis in range(4) if set(axes[axis][0]) != {1}), key=lambda axis: strides[axis])
+        if not order or set(strides[order[0]]) != {1}:
+            return None
+        words, below = [f"~{tensors[0].type}", axes[order[0]][1]], axes[order[0]]
+        for place, axis in enumerate(order[1:], start=1):
+            stride = self._step(strides[axis], place, sources, below)
+            if stride is None:
+                return None
+            words += [axes[axis][1], stride]
+            below = strides[axis], stride
+        return ",".join(words)
+
+    def _step(self, target: Vector, axis: int, sources: tuple[int, ...], below: tuple[Vector, str]) -> str | None:
+        """Give a stride: so many steps of the axis below, or a length of its own."""
+        pairs = [divmod(value, own) if own else (0, 1) for value, own in zip(target, below[0], strict=True)]
+        steps = tuple(times for times, _ in pairs)
+        if axis > 1 and all(steps) and not any(rest for _, rest in pairs):
+            count = self._length(steps, 0, sources)
+            if count is not None:
+                return f"*:{below[1]}:{count}"
+        return self._length(target, 0, sources)
 
     def _axes(self, found: list[tuple[Tensor, str | None]], sources: tuple[int, ...]) -> Axes | None:
         tensors = [tensor for tensor, _ in found]

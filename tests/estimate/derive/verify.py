@@ -42,7 +42,7 @@ def by_operations(
 def checks(templates: Templates, answer: Answer) -> Checks:
     """Give whether each measured model and option set was met, by architecture and class of graph, then by kinds."""
     found: Checks = defaultdict(lambda: defaultdict(list))
-    for name in [*table.architectures(), *table.published()]:
+    for name in [*table.architectures(), *table.published(), *table.encoding()]:
         summary = table.summary(name)
         if summary.graph is None or summary.architecture not in templates.graphs:
             continue
