@@ -26,7 +26,7 @@ case $kind in
     step "The cluster of your kubeconfig: $(kubectl config current-context)"
     ;;
   kind)
-    command -v kind docker >/dev/null || fail "CLUSTER=kind needs kind and docker"
+    { command -v kind && command -v docker; } >/dev/null || fail "CLUSTER=kind needs kind and docker"
     step "A kind cluster (about 2 minutes)"
     export LLAMA_CPP_BUILD
     tests/demo/kind.sh
