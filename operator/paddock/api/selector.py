@@ -11,7 +11,7 @@ ATOMIC = {"x-kubernetes-list-type": "atomic"}
 PCI_PATTERN = r"^[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}[.][0-9a-fA-F]$"
 CAPABILITY_PATTERN = "^[0-9]{1,2}[.][0-9]$"
 
-QUANTITY_PATTERN = r"^[+-]?([0-9]+([.][0-9]*)?|[.][0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,3})?$"
+QUANTITY_PATTERN = r"^[+-]?([0-9]+([.][0-9]*)?|[.][0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$"
 QUANTITY_LENGTH = 64
 """Characters; Kubernetes sets no limit."""
 Quantity = Annotated[
