@@ -39,7 +39,7 @@ def test_an_object_is_read() -> None:
         ({"placement": {"devices": [{"index": -1}]}}, "spec.placement.devices.0.index: Input should be greater"),
         ({"replicas": -1, "suspend": "perhaps"}, "(and 1 more problem)"),
         ({"placement": {"selector": {"minMemory": "1e1.5"}}}, "spec.placement.selector.minMemory"),
-        ({"placement": {"preferences": [{"selector": {"maxMemory": "9" * 65}}]}}, "selector.maxMemory"),
+        ({"placement": {"preferences": [{"selector": {"maxMemory": "9" * 65 + "Mi"}}]}}, "selector.maxMemory"),
     ],
 )
 def test_a_spec_that_cannot_be_read_is_told_by_field(spec: dict[str, Any], problem: str) -> None:
