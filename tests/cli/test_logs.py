@@ -41,6 +41,7 @@ def test_follow(shell: Shell, two: FakeApi) -> None:
         (["logs", "large"], 1, "large has no server now (WaitingForDevice:"),
         (["logs", "gemma", "--replica", "4"], 1, "gemma has no replica 4; it has: 0"),
         (["logs", "gemma", "-f", "-p"], 2, "use either --follow or --previous"),
+        (["logs", "../gemma"], 1, "no ModelDeployment '../gemma' in namespace default; it has: gemma, large"),
         (["logs", "nobody"], 1, "no ModelDeployment 'nobody' in namespace default; it has: gemma, large"),
     ],
 )

@@ -97,7 +97,7 @@ def test_completion(shell_: str) -> None:
     [
         (["gett"], "error: No such command 'gett'. Did you mean 'get'?; see paddock --help"),
         (["get", "--nope"], "No such option"),
-        (["get", "-o", "xml"], "'xml' is not one of"),
+        (["get", "-o", "xml"], "'--output' / '-o': 'xml' is not one of"),
         (["explain"], "Missing argument"),
         (["logs", "gemma", "--replica", "-1"], "'--replica': Input should be greater"),
         (["chat", "gemma", "x", "--max-tokens", "many"], "'--max-tokens': Input should be a valid integer"),

@@ -469,6 +469,7 @@ def test_the_operator_may_do_what_it_does_and_no_more() -> None:
         "list /nodes",
         "list /persistentvolumes",
         "list /pods",
+        "list /services",
         "list node.k8s.io/runtimeclasses",
         "list paddock.dev/gpus",
         "list paddock.dev/modeldeployments",

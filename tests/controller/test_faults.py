@@ -87,6 +87,33 @@ def test_a_service_of_somebody_else_is_left_alone(site: Site) -> None:
     site.wait_for("Available", "True", "Serving")
 
 
+def test_a_service_that_somebody_deletes_is_made_again(site: Site) -> None:
+    site.operator(resync_seconds=1)
+    site.node()
+    pod = site.serve()
+    site.client.delete(site.path("gemma", "services"))
+    eventually(lambda: site.client.get(site.path("gemma", "services")), what="a Service again")
+    assert [one["metadata"]["uid"] for one in site.pods()] == [pod["metadata"]["uid"]]
+    site.settle(quiet=2.5)
+
+
+def test_a_deployment_deleted_without_its_pods_can_be_made_again(site: Site) -> None:
+    site.operator()
+    site.node()
+    left = site.serve()
+    site.client.call("DELETE", site.path("gemma"), {"propagationPolicy": "Orphan"})
+    eventually(lambda: site.client.get(site.path("gemma")) is None, what="it is gone")
+    assert [one["metadata"]["uid"] for one in site.pods()] == [left["metadata"]["uid"]]
+    assert list(site.reservations()) == [left["metadata"]["name"]], "a server that runs keeps its memory"
+    site.apply()
+    site.wait_for("Available", "True", "Serving")
+    (pod,) = site.pods()
+    assert pod["metadata"]["uid"] != left["metadata"]["uid"]
+    assert pod["metadata"]["ownerReferences"]
+    assert list(site.reservations()) == [pod["metadata"]["name"]]
+    assert site.client.get(site.path("gemma", "services")) is not None
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "ArgumentRefused --rpc": ({"serving": {"args": ["--rpc", "host:1"]}}, "--rpc"),
     "ArgumentRefused tools": ({"serving": {"args": ["--tools_runtime"]}}, "--tools"),

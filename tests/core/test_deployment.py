@@ -34,10 +34,12 @@ def test_an_object_is_read() -> None:
     ("spec", "problem"),
     [
         ({"replicas": -1}, "spec.replicas: Input should be greater than or equal to 0"),
-        ({"serving": {"contextLength": 0}}, "spec.serving.contextLength: Value error, give a number of tokens from 1"),
+        ({"serving": {"contextLength": 0}}, "spec.serving.contextLength: give a number of tokens from 1"),
         ({"model": {}}, "spec.model.source: Field required"),
         ({"placement": {"devices": [{"index": -1}]}}, "spec.placement.devices.0.index: Input should be greater"),
-        ({"replicas": -1, "suspend": "perhaps"}, "(and 1 more problems)"),
+        ({"replicas": -1, "suspend": "perhaps"}, "(and 1 more problem)"),
+        ({"placement": {"selector": {"minMemory": "1e1.5"}}}, "spec.placement.selector.minMemory"),
+        ({"placement": {"preferences": [{"selector": {"maxMemory": "9" * 65 + "Mi"}}]}}, "selector.maxMemory"),
     ],
 )
 def test_a_spec_that_cannot_be_read_is_told_by_field(spec: dict[str, Any], problem: str) -> None:

@@ -167,6 +167,13 @@ def test_pods_of_a_deployment_of_the_same_name_that_is_gone_are_not_touched_and_
     assert numbers(planned(TWO, ghost)) == [1]
 
 
+def test_pods_that_a_deleted_deployment_left_without_an_owner_make_way() -> None:
+    left, going = replica(TWO, 0, owner_uid=""), replica(TWO, 1, owner_uid="", deleting=True)
+    found = planned(TWO, left, going)
+    assert [one.replica for one in found.removals] == [left]
+    assert numbers(found) == [], "their names are not free yet"
+
+
 def test_of_two_pods_with_one_number_the_one_that_serves_stays() -> None:
     one = deployment()
     serving, double = replica(one, 0, name="gemma-z-0"), replica(one, 0, name="gemma-a-0", ready=False)

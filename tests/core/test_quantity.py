@@ -47,6 +47,11 @@ def test_an_absurd_quantity_is_capped_as_kubernetes_does(text: str) -> None:
     assert parse_quantity(f"-{text}") == -(2**63 - 1)
 
 
+@pytest.mark.parametrize("text", ["1e-99999999999999999999", "9" * 60 + "e-1001", ".1n"])
+def test_of_an_absurdly_small_quantity_nothing_is_left(text: str) -> None:
+    assert int(parse_quantity(text)) == 0
+
+
 @given(st.integers(0, 2**62))
 def test_rounding_brackets_the_value_within_one_step(value: int) -> None:
     down, up = round_down(value), round_up(value)

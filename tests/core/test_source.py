@@ -30,7 +30,6 @@ def test_a_file_belongs_to_the_innermost_root(text: str, path: str, root: ModelR
     "text",
     [
         "file:///etc/passwd",
-        "file:///models",
         "file:///modelsx/x.gguf",
         "file:////models/x.gguf",
         "file:///models/../etc/passwd",
@@ -41,6 +40,10 @@ def test_a_file_outside_every_root_is_refused_with_the_roots(text: str) -> None:
     found = parse_source(text, ROOTS)
     assert isinstance(found, str)
     assert found.endswith("is not below a model root (/models, /models/team/)")
+
+
+def test_a_root_itself_is_no_model() -> None:
+    assert parse_source("file:///models", ROOTS) == "/models is a model root itself, not a file below it"
 
 
 def test_without_roots_the_administrator_is_told_what_to_declare() -> None:

@@ -2,7 +2,7 @@
 # From a bare machine to an answered chat on the chosen GPU. Started by `make demo`.
 #
 #   CLUSTER=local     a real cluster on this machine, with pretend GPUs (default)
-#   CLUSTER=current   the cluster that KUBECONFIG names; its nodes need GPUs, and the file of MODEL
+#   CLUSTER=current   the cluster that KUBECONFIG names; its nodes need GPUs, and gemma.gguf in the model root
 #   CLUSTER=kind      a kind cluster; needs docker and kind
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -26,7 +26,7 @@ case $kind in
     step "The cluster of your kubeconfig: $(kubectl config current-context)"
     ;;
   kind)
-    command -v kind docker >/dev/null || fail "CLUSTER=kind needs kind and docker"
+    { command -v kind && command -v docker; } >/dev/null || fail "CLUSTER=kind needs kind and docker"
     step "A kind cluster (about 2 minutes)"
     export LLAMA_CPP_BUILD
     tests/demo/kind.sh
@@ -93,5 +93,10 @@ verified = next(one["status"] for one in status["conditions"] if one["type"] == 
 print(placed["node"], device["name"], device.get("uuid") or device.get("pciId") or "-", verified)')
 [ "$verified" = True ] || fail "the placement is not verified"
 [ "$tokens" -gt 0 ] || fail "the answer is empty"
-printf '\nTook %d s. The cluster stays up: export KUBECONFIG=%s; make clean-cluster removes it.\n' "$((SECONDS - began))" "${KUBECONFIG:-}"
+printf '\nTook %d s. The cluster stays up. To look around:\n' "$((SECONDS - began))"
+if [ "$kind" = local ]; then
+  printf '  export KUBECONFIG=%s PATH=%s:$PATH\n' "$KUBECONFIG" "$PADDOCK_CACHE/kubernetes-$KUBERNETES_VERSION"
+fi
+printf '  kubectl get mdep,gpus -A\n  %s/paddock explain -n %s gemma\n' "$bin" "$namespace"
+if [ "$kind" = local ]; then printf 'make clean-cluster removes it.\n'; fi
 printf 'PADDOCK DEMO OK model=gemma node=%s device=%s id=%s tokens=%s\n' "$node" "$device" "$id" "$tokens"

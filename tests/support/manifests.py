@@ -225,6 +225,17 @@ BAD: dict[str, Bad] = {
     "resource-not-a-quantity": Bad(server(resources={"limits": {"memory": "8 GB"}}), "spec.server.resources.limits"),
     "label-reserved": Bad(server(podLabels={"paddock.dev/model-deployment": "x"}), "are reserved"),
     "annotation-reserved": Bad(server(podAnnotations={"nvidia.cdi.k8s.io/gpu": "all"}), "are reserved"),
+    "annotation-in-capitals": Bad(server(podAnnotations={"CDI.K8s.io/gpu": "nvidia.com/gpu=all"}), "are reserved"),
+    "annotation-of-a-runtime": Bad(
+        server(podAnnotations={"io.kubernetes.cri-o.Devices": "/dev/nvidia1"}), "are reserved"
+    ),
+    "annotation-of-a-plugin": Bad(server(podAnnotations={"devices.nri.io/container.server": "[]"}), "are reserved"),
+    "selector-of-no-quantity": Bad(
+        deployment(placement={"selector": {"minMemory": "1e1.5"}}), "spec.placement.selector.minMemory in body"
+    ),
+    "selector-of-a-long-quantity": Bad(
+        deployment(placement={"selector": {"maxMemory": "9" * 65}}), "spec.placement.selector.maxMemory"
+    ),
     "timeout-without-unit": Bad(server(startupTimeout="600"), "startupTimeout has units s, m and h"),
     "toleration-effect-unknown": Bad(server(tolerations=[{"effect": "Never"}]), 'Unsupported value: "Never"'),
 }

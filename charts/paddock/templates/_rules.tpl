@@ -24,7 +24,7 @@ ones. The agents have none.
   verbs: [patch]
 - apiGroups: [""]
   resources: [services]
-  verbs: [get, create]
+  verbs: [get, list, create]
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
   verbs: [get{{ if or .Values.modelRoots .Values.modelCache.hostPath }}, create, delete{{ end }}]

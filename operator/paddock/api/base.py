@@ -7,6 +7,11 @@ from pydantic.alias_generators import to_camel
 from typing_extensions import override
 
 
+def in_words(problem: str) -> str:
+    """Give the message of a validation without the name that pydantic puts before what a validator says."""
+    return problem.removeprefix("Value error, ")
+
+
 class Model(BaseModel):
     """A frozen value that is read from or written to JSON; unknown fields are ignored, so that old reads new."""
 

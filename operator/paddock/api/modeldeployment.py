@@ -280,8 +280,8 @@ class Toleration(Model):
 
 RESERVED_KEYS = rules(
     (
-        "self.all(k, !k.matches('(^|[.])(paddock[.]dev|k8s[.]io|kubernetes[.]io|nvidia[.]com|run[.]ai)/'))",
-        "keys of paddock.dev, k8s.io, kubernetes.io, nvidia.com and run.ai are reserved",
+        "self.all(k, !k.matches('(?i)(^|[.])(paddock[.]dev|k8s[.]io|kubernetes[.]io|nvidia[.]com|run[.]ai|nri[.]io)/|^io[.]kubernetes[.]'))",
+        "keys of paddock.dev, k8s.io, kubernetes.io, nvidia.com, run.ai, nri.io and io.kubernetes are reserved",
     ),
 )
 

@@ -11,13 +11,13 @@ ATOMIC = {"x-kubernetes-list-type": "atomic"}
 PCI_PATTERN = r"^[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}[.][0-9a-fA-F]$"
 CAPABILITY_PATTERN = "^[0-9]{1,2}[.][0-9]$"
 
+QUANTITY_PATTERN = r"^[+-]?([0-9]+([.][0-9]*)?|[.][0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$"
+QUANTITY_LENGTH = 64
+"""Characters; Kubernetes sets no limit."""
 Quantity = Annotated[
-    str | int,
+    Annotated[str, Field(max_length=QUANTITY_LENGTH, pattern=QUANTITY_PATTERN)] | int,
     WithJsonSchema(
-        {
-            "x-kubernetes-int-or-string": True,
-            "pattern": r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$",
-        }
+        {"x-kubernetes-int-or-string": True, "maxLength": QUANTITY_LENGTH, "pattern": QUANTITY_PATTERN},
     ),
 ]
 Labels = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=32)]

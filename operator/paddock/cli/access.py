@@ -1,5 +1,6 @@
 """The way to the API server: a small protocol, and its adapter over the one module that talks to it."""
 
+import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,6 +16,8 @@ JSON = dict[str, Any]
 GROUP_PATH = f"/apis/{API_VERSION}"
 GPUS = f"{GROUP_PATH}/gpus"
 POLICIES = f"{GROUP_PATH}/placementpolicies"
+NAME = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
+"""What can be the name of an object; anything else would be another path."""
 CHAT_SECONDS = 600.0
 """How long an answer of a model may take."""
 
@@ -75,13 +78,15 @@ def deployments_path(namespace: str | None, name: str | None = None) -> str:
 
 async def find(api: Api, namespace: str, name: str) -> JSON:
     """Read a ModelDeployment. Raises Problem that names those that exist when this one does not."""
+    if NAME.fullmatch(name) and NAME.fullmatch(namespace):
+        try:
+            return await api.get(deployments_path(namespace, name))
+        except ApiError as error:
+            if not error.not_found or "paddock.dev" not in error.message:
+                raise
     try:
-        return await api.get(deployments_path(namespace, name))
-    except ApiError as error:
-        if not error.not_found or "paddock.dev" not in error.message:
-            raise
-    try:
-        names = sorted(one["metadata"]["name"] for one in await api.list(deployments_path(namespace)))
+        theirs = await api.list(deployments_path(namespace)) if NAME.fullmatch(namespace) else []
+        names = sorted(one["metadata"]["name"] for one in theirs)
     except ApiError:
         names = []
     known = f"it has: {', '.join(names[:12])}" if names else "try -n NAMESPACE, or paddock get -A"

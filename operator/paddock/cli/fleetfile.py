@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import Field, ValidationError
 
-from paddock.api.base import Model
+from paddock.api.base import Model, in_words
 from paddock.api.gpu import DeviceType, GPUSpec, GPUStatus, Memory
 from paddock.api.modeldeployment import Condition, Policy
 from paddock.api.selector import DeviceSelector, Preference
@@ -200,5 +200,5 @@ def _lines(path: Path) -> list[str]:
 def _first(error: ValueError) -> str:
     if isinstance(error, ValidationError):
         one = error.errors(include_url=False, include_input=False)[0]
-        return f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}"
+        return f"{'.'.join(str(part) for part in one['loc'])}: {in_words(one['msg'])}"
     return str(error)

@@ -420,7 +420,7 @@ def run(arguments: Sequence[str], environment: Environment | None = None, progra
     except ApiError as error:
         return _end(problem_of(error))
     except typer.TyperException as error:
-        text = error.format_message().rstrip(".")
+        text = error.format_message().rstrip(".").replace("Value error, ", "")
         return _end(Problem(f"{text}; see {_usage_of(error, program)} --help", error.exit_code))
     except typer.Abort:
         return _end(Problem("aborted", 130))

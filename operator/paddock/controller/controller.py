@@ -23,6 +23,7 @@ from paddock.controller.models import Models
 from paddock.controller.parts import Parts
 from paddock.controller.policies import Policies
 from paddock.controller.reconcile import Reconciler
+from paddock.controller.services import OURS
 from paddock.controller.settings import Settings
 from paddock.controller.store import World, node_of
 from paddock.controller.sweeps import ORPHAN_AGE, Sweeps
@@ -148,6 +149,14 @@ class Controller:
         await self._take_pods()
         await self._take_deployments()
         self.synced = time.monotonic()
+
+    async def _miss_services(self) -> None:
+        """Have Services made anew that somebody deleted: they are not watched."""
+        pages = self._pages("services", "/api/v1", OURS)
+        present = {f"{(meta := one['metadata'])['namespace']}/{meta['name']}" async for page in pages for one in page}
+        for key in self._reconciler.services.miss(present, self.world.deployments.values()):
+            log.warning("%s: its Service is gone, and is made anew", key)
+            self.queue.add((DEPLOYMENT, key))
 
     async def _list_fleet(self) -> None:
         """Read nodes, GPUs, RuntimeClasses and where the agents are."""
@@ -472,6 +481,7 @@ class Controller:
                 if time.monotonic() - self.synced > limit:
                     await self._list_all()
                     await self._sweeps.volumes()
+                    await self._miss_services()
                     for node in {status.node for status in self.ledger.stored().values()}:
                         self.queue.add((NODE, node))
                     limit = waits.pop(0) if waits else self.settings.resync_seconds

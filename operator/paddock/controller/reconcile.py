@@ -81,7 +81,7 @@ class Reconciler:
         self._cluster, self._settings, self._world = cluster, settings, world
         self._ledger, self._models, self._events = parts.ledger, parts.models, parts.events
         self._look_again, self._look_later, self._changed = look_again, look_later, parts.changed
-        self._services = Services(cluster, look_again)
+        self.services = Services(cluster, look_again)
         self._put_off: dict[str, tuple[Need, float]] = {}
         """Deployments whose pods are made before Service and status: the need, and until when these may wait."""
         self._pauses = Pauses()
@@ -96,7 +96,7 @@ class Reconciler:
         if deployment is None or deployment.deleting:
             await self._moves.tidy(key, None)
             self._leave_queue(key)
-            self._services.forget(key)
+            self.services.forget(key)
             self._pauses.forget(key)
             self._fetching.forget(key)
             self._doubts.forget(key)
@@ -127,8 +127,8 @@ class Reconciler:
         await self._fetching.prefetch(deployment)
         made = isinstance(accepted, Accepted) or key in self._put_off
         try:
-            if made or (steps.current and self._services.is_due(deployment)):
-                accepted = await self._services.ensure(deployment) or accepted
+            if made or (steps.current and self.services.is_due(deployment)):
+                accepted = await self.services.ensure(deployment) or accepted
         finally:
             await self._report(deployment, accepted, unplaced)
 
@@ -202,7 +202,7 @@ class Reconciler:
             return source
         spec = deployment.spec
         assert spec is not None  # noqa: S101 spec_refusal has looked
-        if self._services.was_taken(deployment.key) and (problem := await self._services.problem(deployment)):
+        if self.services.was_taken(deployment.key) and (problem := await self.services.problem(deployment)):
             return problem
         rules = rules_for(deployment.namespace, self._world.rules.values())
         if too_high := priority_problem(spec.priority, rules):
@@ -389,7 +389,7 @@ class Reconciler:
 
     async def _book(self, deployment: Deployment, record: Record, key: str) -> Finding | None:
         """Write the reservation, and meanwhile ask whether the Service's name is free; a Finding when it is taken."""
-        asked = asyncio.create_task(self._services.problem(deployment))
+        asked = asyncio.create_task(self.services.problem(deployment))
         try:
             if record.gpu is not None:
                 await self._ledger.commit(record.gpu, key)

@@ -1,15 +1,17 @@
 """The Service of each deployment: made once, never taken from somebody else."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 
-from paddock.api.vocabulary import Reason
-from paddock.controller.cluster import Cluster, ClusterError, namespaced
+from paddock.api.vocabulary import Label, Reason
+from paddock.controller.cluster import JSON, Cluster, ClusterError, namespaced
 from paddock.core.deployment import KIND, Deployment
 from paddock.core.objects import service
 from paddock.core.status import Finding
 
 PAUSE = 30.0
 """Seconds until a name that is taken is looked at again."""
+OURS = {"labelSelector": f"{Label.MANAGED_BY}=paddock,{Label.DEPLOYMENT}"}
+"""What lists the Services that operators made."""
 
 
 class Services:
@@ -19,11 +21,21 @@ class Services:
         self._cluster, self._look_again = cluster, look_again
         self._known: dict[str, str] = {}
         self._taken: set[str] = set()
+        self._lost: set[str] = set()
 
     def forget(self, key: str) -> None:
         """Drop what is remembered of a deployment that is gone."""
         self._known.pop(key, None)
         self._taken.discard(key)
+        self._lost.discard(key)
+
+    def miss(self, present: Collection[str], deployments: Iterable[Deployment]) -> list[str]:
+        """Give the deployments whose Service was made and is not among those present: somebody deleted it."""
+        lost = [one.key for one in deployments if one.key not in present and not self._never_made(one)]
+        for key in lost:
+            self._known.pop(key, None)
+        self._lost = set(lost)
+        return lost
 
     def was_taken(self, key: str) -> bool:
         """Tell whether the name was somebody else's the last time: then it is asked before anything is booked."""
@@ -31,6 +43,10 @@ class Services:
 
     def is_due(self, deployment: Deployment) -> bool:
         """Tell whether the status shows that the Service was not made yet; a restart must not try all anew."""
+        return deployment.key in self._lost or self._never_made(deployment)
+
+    @staticmethod
+    def _never_made(deployment: Deployment) -> bool:
         reasons = {one.get("reason") for one in deployment.status.get("conditions") or ()}
         return not deployment.status.get("endpoint") or Reason.SERVICE_NAME_TAKEN in reasons
 
@@ -50,8 +66,13 @@ class Services:
             if not error.already_exists:
                 raise
             return await self._look(deployment)
-        self._known[deployment.key] = deployment.uid
+        self._has(deployment)
         return None
+
+    def _has(self, deployment: Deployment) -> None:
+        self._known[deployment.key] = deployment.uid
+        self._taken.discard(deployment.key)
+        self._lost.discard(deployment.key)
 
     async def _look(self, deployment: Deployment, parameters: dict[str, str] | None = None) -> Finding | None:
         path = namespaced("services", deployment.namespace, deployment.name)
@@ -63,9 +84,8 @@ class Services:
                 return None
             raise
         owners = there["metadata"].get("ownerReferences") or ()
-        if any(one.get("uid") == deployment.uid for one in owners):
-            self._known[deployment.key] = deployment.uid
-            self._taken.discard(deployment.key)
+        if any(one.get("uid") == deployment.uid for one in owners) or (not owners and _left_behind(there, deployment)):
+            self._has(deployment)
             return None
         self._taken.add(deployment.key)
         # That of a deployment which had the name before goes by itself.
@@ -73,3 +93,12 @@ class Services:
         self._look_again(deployment.key, 1.0 if before else PAUSE)
         message = f"Service {deployment.name} exists in namespace {deployment.namespace} and is not this deployment's"
         return Finding("False", Reason.SERVICE_NAME_TAKEN, message)
+
+
+def _left_behind(there: JSON, deployment: Deployment) -> bool:
+    """Tell whether a Service is that of a deployment of this name which was deleted without its dependents.
+
+    It leads to the same pods, so it serves this one, too.
+    """
+    labels, selector = there["metadata"].get("labels") or {}, there["spec"].get("selector")
+    return labels.get(Label.MANAGED_BY) == "paddock" and selector == deployment.selector

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from paddock.api.base import Model
+from paddock.api.base import Model, in_words
 from paddock.api.modeldeployment import ModelDeploymentSpec
 from paddock.api.vocabulary import API_VERSION, Annotation, Label
 
@@ -87,8 +87,9 @@ def deployment_of(body: Mapping[str, Any]) -> Deployment:
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False)
         where = ".".join(str(part) for part in found[0]["loc"])
-        problem = f"spec.{where}: {found[0]['msg']}" if where else f"spec: {found[0]['msg']}"
-        problem += f" (and {len(found) - 1} more problems)" if len(found) > 1 else ""
+        problem = f"spec{'.' if where else ''}{where}: {in_words(found[0]['msg'])}"
+        more = len(found) - 1
+        problem += f" (and {more} more problem{'s' if more > 1 else ''})" if more else ""
     return Deployment(
         namespace=meta["namespace"],
         name=meta["name"],

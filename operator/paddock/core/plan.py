@@ -90,6 +90,10 @@ def plan(
         # Nobody knows what is wanted, or Kubernetes' garbage collector removes the pods as the user asked it to.
         return Plan(current=tuple(_one_each(one for one in alive if not one.failed).values()), leaving=tuple(leaving))
     removals = [Removal(one, one.waiting_message or "it failed") for one in alive if one.failed]
+    # Of a deployment of this name that was deleted without its dependents: nobody else would ever end them.
+    removals += [
+        Removal(one, "its deployment was deleted") for one in replicas if not one.owner_uid and not one.deleting
+    ]
     removals += [Removal(one, "not wanted any more") for one in alive if not one.failed and one.number >= count]
     alive = [one for one in alive if not one.failed and one.number < count]
     asked = {one.name: departure for one in alive if (departure := departs(one)) is not None}

@@ -30,6 +30,8 @@ _FACTORS = {
 _QUANTITY = re.compile(r"^([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|([numkMGTPE]|[KMGTPE]i))?$", re.ASCII)
 _LARGEST = Decimal(2**63 - 1)
 """Kubernetes caps larger quantities to this."""
+_SMALLEST = -1000
+"""Exponent below which nothing of a number is left, however many digits it has."""
 
 
 def parse_quantity(text: str | int) -> Decimal:
@@ -40,6 +42,8 @@ def parse_quantity(text: str | int) -> Decimal:
     number, exponent, suffix = found.groups()
     if exponent and int(exponent[1:]) > 18:  # noqa: PLR2004 more digits than a quantity has
         return _LARGEST.copy_sign(Decimal(number)) if Decimal(number) else Decimal(0)
+    if exponent and int(exponent[1:]) < _SMALLEST:
+        return Decimal(0)
     try:
         value = Decimal(number + (exponent or "")) * _FACTORS[suffix or ""]
     except InvalidOperation as error:

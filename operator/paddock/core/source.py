@@ -176,6 +176,8 @@ def parse_source(text: str, roots: Sequence[ModelRoot]) -> Source | str:
         return FileSource(path, max(under, key=lambda root: len(root.path)))
     if not roots:
         return f"{path} cannot be served: no model root is declared (modelRoots in the chart's values)"
+    if path in {root.path.rstrip("/") for root in roots}:
+        return f"{path} is a model root itself, not a file below it"
     return f"{path} is not below a model root ({', '.join(root.path for root in roots)})"
 
 
