@@ -62,6 +62,7 @@ EVERYTHING: Object = {
         "pullSecrets": [{"name": "registry"}],
     },
     "runtimeClasses": {"nvidia": "nvidia-cdi"},
+    "dra": {"enabled": True, "deviceClasses": {"gpu.nvidia.com": "gpus"}},
     "server": {"user": 2000000000, "reserve": "512Mi", "hostBudget": "Auto"},
     "log": {"level": "debug", "format": "json"},
     "operator": {
@@ -77,7 +78,7 @@ EVERYTHING: Object = {
         "podAnnotations": {"a": "b"},
         "env": {"PADDOCK_WORKERS": "4", "PADDOCK_LOG_LEVEL": "warning", "HTTPS_PROXY": "x"},
     },
-    "agent": {"port": 19443, "hostPID": False},
+    "agent": {"port": 19443, "hostPID": False, "podResources": True},
     "agents": [
         {"name": "nvidia", "runtimeClassName": "nvidia-cdi", "env": {"NVIDIA_VISIBLE_DEVICES": "all"}},
         {
@@ -238,6 +239,7 @@ def test_agents_have_no_token_and_only_the_stated_host_access(everything: list[O
         assert volumes["credentials"]["secret"] == {"secretName": "paddock-agent", "defaultMode": 0o440}
         mounts = {mount["name"]: mount for mount in spec["containers"][0]["volumeMounts"]}
         host = {name: volume["hostPath"] for name, volume in volumes.items() if "hostPath" in volume}
+        assert host.pop("pod-resources") == {"path": "/var/lib/kubelet/pod-resources", "type": "Directory"}
         assert [(mounts[name]["mountPath"], path["path"]) for name, path in host.items()] == [
             ("/models", "/srv/models"),
             ("/more", "/mnt/nfs/more"),
@@ -360,6 +362,8 @@ def test_the_operator_gets_what_the_values_say(everything: list[Object]) -> None
         "PADDOCK_ALLOWED_IMAGES": "[]",
         "PADDOCK_CACHE_FOLDER": "/srv/cache",
         "PADDOCK_CACHE_SIZE": "500Gi",
+        "PADDOCK_DEVICE_CLASSES": '{"gpu.nvidia.com":"gpus"}',
+        "PADDOCK_DRA": "true",
         "PADDOCK_FETCH_CERTIFICATES": "-----BEGIN CERTIFICATE-----\n",
         "PADDOCK_FETCH_ENVIRONMENT": found["PADDOCK_FETCH_ENVIRONMENT"],
         "PADDOCK_IMAGE_PULL_POLICY": "Always",
@@ -407,6 +411,7 @@ def test_agents_get_what_the_values_say(everything: list[Object]) -> None:
         "PADDOCK_LOG_FORMAT": "json",
         "PADDOCK_LOG_LEVEL": "debug",
         "PADDOCK_MODEL_ROOTS": "/models,/more",
+        "PADDOCK_POD_RESOURCES": "/relay/pod-resources.sock",
     }
 
 
@@ -487,6 +492,39 @@ def test_the_operator_may_do_what_it_does_and_no_more() -> None:
     }
 
 
+def test_claims_are_a_right_only_where_they_are_used() -> None:
+    assert operator_rights({"dra": {"enabled": True}}) - operator_rights() == {
+        "create resource.k8s.io/resourceclaims",
+        "get resource.k8s.io/resourceclaims",
+        "list resource.k8s.io/resourceslices",
+    }
+
+
+def test_pods_are_changed_only_where_the_kubelet_is_asked() -> None:
+    assert operator_rights({"agent": {"podResources": True}}) - operator_rights() == {"patch /pods"}
+
+
+def test_who_asks_the_kubelet_is_root_without_any_right(everything: list[Object], defaults: list[Object]) -> None:
+    for agent in of_kind(everything, "DaemonSet"):
+        pod = agent["spec"]["template"]["spec"]
+        (relay,) = pod["initContainers"]
+        assert relay["restartPolicy"] == "Always"
+        security = relay["securityContext"]
+        assert security["runAsUser"] == 0
+        assert security["capabilities"] == {"drop": ["ALL"]}
+        assert security["allowPrivilegeEscalation"] is False
+        assert security["readOnlyRootFilesystem"] is True
+        assert {one["name"]: one.get("readOnly", False) for one in relay["volumeMounts"]} == {
+            "pod-resources": True,
+            "relay": False,
+        }
+        mounted = [one["name"] for one in pod["containers"][0]["volumeMounts"]]
+        assert "relay" in mounted
+        assert "pod-resources" not in mounted, "the agent itself has no folder of the kubelet"
+    (agent,) = of_kind(defaults, "DaemonSet")
+    assert "initContainers" not in agent["spec"]["template"]["spec"]
+
+
 def test_the_cache_needs_the_same_rights_as_model_roots() -> None:
     assert operator_rights({"modelRoots": [], "modelCache": {"hostPath": "/srv/cache"}}) == operator_rights()
 
@@ -524,16 +562,15 @@ def test_secrets_are_reachable_in_the_own_namespace_alone(defaults: list[Object]
     ]
 
 
-def test_with_named_namespaces_no_namespaced_right_holds_elsewhere(
-    defaults: list[Object], everything: list[Object]
-) -> None:
-    whole = rights(named(defaults, "ClusterRole", "paddock-operator"))
+def test_with_named_namespaces_no_namespaced_right_holds_elsewhere(everything: list[Object]) -> None:
+    whole = rights(named(render({**EVERYTHING, "watchNamespaces": []}), "ClusterRole", "paddock-operator"))
     cluster = rights(named(everything, "ClusterRole", "paddock-operator"))
     assert {right.split("/")[1] for right in cluster} == {
         "gpus",
         "nodes",
         "persistentvolumes",
         "placementpolicies",
+        "resourceslices",
         "runtimeclasses",
     }
     roles = [role for role in of_kind(everything, "Role") if role["metadata"]["name"] == "paddock-operator-deployments"]

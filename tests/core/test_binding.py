@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 
 from paddock.api.binding import Binder
+from paddock.api.modeldeployment import DeviceRef
 from paddock.api.vocabulary import Label, Verdict
 from paddock.controller.store import node_of
-from paddock.core.binding import Asked, Chosen, Names, NodeFacts, Refused, bind, choose, facts_of
+from paddock.core.binding import SHARING, Asked, Chosen, Names, NodeFacts, Refused, bind, choose, facts_of, lender
+from paddock.core.dra import SliceDevice
 from paddock.core.filters import judge_all
-from paddock.core.fleet import Node
+from paddock.core.fleet import Claim, Node
 from paddock.core.placement import Placement, Unplaceable, place
 from paddock.core.quantity import UNLIMITED
 from paddock.core.request import Request
@@ -178,3 +180,66 @@ def test_a_change_of_what_nodes_advertise_changes_the_decision() -> None:
     placed = place(request, changed)
     assert isinstance(placed, Placement)
     assert placed.device == both
+
+
+def test_a_card_that_a_driver_offers_is_given_by_a_claim_and_to_one_pod_at_a_time() -> None:
+    offered = replace(RTX_4080, offer=SliceDevice("gpu.nvidia.com", "node1", "gpu-0", RTX_4080.uuid))
+    found = choose(offered, PLAIN, Asked())
+    assert found == Chosen(Binder.DRA, "driver gpu.nvidia.com offers the card in a ResourceSlice")
+    given = bind(offered, PLAIN, GIB, Names("nvidia", claim="c"), found)
+    assert (given.runtime_class, given.resource_claims) == (None, {"gpu": "c"})
+    assert given.environment["CUDA_VISIBLE_DEVICES"] == RTX_4080.uuid
+    shared = choose(offered, replace(PLAIN, resources=SHARED), Asked())
+    assert isinstance(shared, Refused)
+    assert offered.exclusive
+    taken = offered.with_claims([Claim("team/a", "team/a", GIB)])
+    assert taken.available(0) == 0
+    assert not taken.overbooked(0)
+    assert taken.with_claims([*taken.claims, Claim("team/b", "team/b", GIB)]).overbooked(0)
+    assert [one.deployment for one in taken.holders(0)] == ["team/a"], "nobody else has the rest"
+    (told,) = judge_all(Request(need=GIB), fleet(taken))
+    assert told.detail == "needs 1 GiB, and is given to one pod at a time (1 GiB for team/a)"
+    by_class = replace(taken, binder=Binder.RUNTIME_CLASS)
+    assert not by_class.exclusive
+    assert by_class.available(0) > 0
+
+
+def test_a_claim_names_no_position_of_the_host() -> None:
+    offered = replace(AMD, offer=SliceDevice("gpu.amd.com", "node1", "gpu-3", None, AMD.pci_id))
+    found = choose(offered, PLAIN, Asked())
+    assert isinstance(found, Chosen)
+    assert bind(offered, PLAIN, GIB, Names(claim="c"), found).environment == {"NVIDIA_VISIBLE_DEVICES": "void"}
+
+
+def test_beside_a_plugin_of_its_vendor_any_card_is_asked_for() -> None:
+    lent, facts = replace(RTX_4080, lent="nvidia.com/gpu"), replace(PLAIN, resources=SHARED)
+    found = choose(lent, facts, Asked())
+    assert isinstance(found, Chosen)
+    assert found.binder is Binder.VENDOR_PLUGIN
+    given = bind(lent, facts, GIB, Names("nvidia"), found)
+    assert (given.resources, given.runtime_class) == ({"nvidia.com/gpu": "1"}, "nvidia")
+    assert given.exact_device is False
+    assert "NVIDIA_VISIBLE_DEVICES" not in given.environment, "it would overrule the plugin's"
+    both = replace(lent, offer=SliceDevice("gpu.nvidia.com", "node1", "gpu-0", RTX_4080.uuid))
+    assert isinstance(choose(both, facts, Asked()), Refused), "a plugin and a driver would give it away twice"
+    (told,) = judge_all(Request(need=GIB, devices=(DeviceRef(uuid=RTX_4080.uuid),)), fleet(lent))
+    assert told.verdict is Verdict.VENDOR_PLUGIN_PRESENT
+    assert "picks the card" in told.detail
+
+
+@pytest.mark.parametrize(
+    ("on", "node", "resource"),
+    [
+        (RTX_4080, Node("node1", resources={"nvidia.com/gpu": 2}), "nvidia.com/gpu"),
+        (AMD, Node("node1", resources={"amd.com/gpu": 2}), "amd.com/gpu"),
+        (RTX_4080, Node("node1", resources={"nvidia.com/gpu": 0}), None),
+        (RTX_4080, Node("node1", resources={"nvidia.com/mig-1g.10gb": 7}), None),
+        (RTX_4080, Node("node1", resources={"amd.com/gpu": 2}), None),
+        (INTEL, Node("node1", resources={"gpu.intel.com/i915": 1}), None),
+        (RTX_4080, Node("node1", labels={Label.DEDICATED: "true"}, resources={"nvidia.com/gpu": 2}), None),
+        (RTX_4080, Node("node1", labels={SHARING: "time-slicing"}, resources={"nvidia.com/gpu": 8}), None),
+        (RTX_4080, None, None),
+    ],
+)
+def test_whole_cards_alone_are_borrowed(on: Any, node: Node | None, resource: str | None) -> None:
+    assert lender(on, node) == resource

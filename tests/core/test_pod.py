@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from paddock.api.vocabulary import Annotation, Label
 from paddock.core.deployment import Deployment, placement_hash, revision
+from paddock.core.dra import SliceDevice
 from paddock.core.fleet import Device
 from paddock.core.objects import inspector_pod, root_claim, root_volume, service
 from paddock.core.pod import Mounted, PodSettings, arguments, pod_name, server_pod
@@ -62,6 +63,7 @@ def pod(on: Device | None, spec: dict[str, Any] | None = None, mounted: Mounted 
 
 
 CLAIM = ClaimSource("weights", "llm/gemma.gguf")
+OFFER = SliceDevice("gpu.nvidia.com", "node1", "gpu-1", "GPU-4080")
 BUILT: dict[str, Callable[[], dict[str, Any]]] = {
     "server-nvidia": lambda: pod(RTX_4080),
     "server-vulkan": lambda: pod(INTEL),
@@ -75,6 +77,8 @@ BUILT: dict[str, Callable[[], dict[str, Any]]] = {
     "server-plugin-rocm": lambda: pod(plugged(AMD, "Devices", groups=[44, 105])),
     "server-plugin-vulkan": lambda: pod(plugged(INTEL, "Devices", groups=[105])),
     "server-plugin-every-field": lambda: pod(plugged(RTX_4080, "Cdi"), EVERY_FIELD),
+    "server-dra": lambda: pod(replace(RTX_4080, offer=OFFER)),
+    "server-vendor-plugin": lambda: pod(replace(RTX_4080, lent="nvidia.com/gpu")),
     "service": lambda: service(deployment()),
     "root-volume": lambda: root_volume(ROOT, "node1", "default", "node1.example"),
     "root-claim": lambda: root_claim(ROOT, "node1", "default"),
@@ -143,6 +147,9 @@ VISIBLE = {
     "server-vulkan": {**NONE_BY_RUNTIME, "GGML_VK_VISIBLE_DEVICES": "2"},
     "server-cpu": NONE_BY_RUNTIME,
     "server-plugin-runtime-class": BY_RUNTIME,
+    "server-dra": {**NONE_BY_RUNTIME, **ALONE},
+    # The plugin says which; who names one gets in its way.
+    "server-vendor-plugin": {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
     "server-plugin-cdi": {**NONE_BY_RUNTIME, **ALONE},
     "server-plugin-every-field": {**NONE_BY_RUNTIME, **ALONE},
     # The host's numbers would hide the only device that is there.
@@ -168,19 +175,19 @@ def test_exactly_one_device_is_visible_and_used(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SERVERS)
-def test_only_the_plugins_pods_ask_for_granules_and_groups(name: str) -> None:
+def test_only_pods_by_plugin_ask_for_granules_cards_and_groups(name: str) -> None:
     spec = BUILT[name]()["spec"]
     (container,) = spec["containers"]
     asked = [
         {resource: count for resource, count in container["resources"].get(part, {}).items() if "/" in resource}
         for part in ("requests", "limits")
     ]
-    plugin = name.startswith("server-plugin")
-    assert [list(one.values()) for one in asked] == ([["4"], ["4"]] if plugin else [[], []])
+    count = ["4"] if name.startswith("server-plugin") else ["1"] if name == "server-vendor-plugin" else []
+    assert [list(one.values()) for one in asked] == [count, count]
     assert asked[0] == asked[1]
     assert ("supplementalGroups" in spec["securityContext"]) is (name in ("server-plugin-rocm", "server-plugin-vulkan"))
     assert ("runtimeClassName" in spec) is (
-        name in ("server-nvidia", "server-plugin-runtime-class") or name.endswith("every-field")
+        name in ("server-nvidia", "server-plugin-runtime-class", "server-vendor-plugin") or name.endswith("every-field")
     )
 
 

@@ -1,6 +1,7 @@
 """Pods as the operator sees them, and the record of a placement on them."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paddock.api.vocabulary import Annotation, Label, Reason
-from paddock.core.replica import Record, Replica, replica_of
-from support.builders import CONTAINER_ID, RTX_4080, deployment, pod_json, record, serving_status
+from paddock.core.replica import NO_CONTAINER, Record, Replica, replica_of
+from support.builders import CONTAINER_ID, RTX_4080, deployment, pod_json, record, replica, serving_status
 
 
 def read(status: dict[str, Any] | None = None, **meta: Any) -> Replica:
@@ -127,6 +128,14 @@ def test_a_server_found_wanting_stays_so_until_it_restarts() -> None:
     status["containerStatuses"][0]["containerID"] = "containerd://two"
     assert not read(status).unverified
     assert read(status).needs_evidence
+
+
+def test_a_pod_may_be_found_wanting_before_it_has_a_container() -> None:
+    wrong = replica(deployment(), ready=False, scheduled=True, gate="False", gate_reason="WrongDevice")
+    assert replace(wrong, gate_container=NO_CONTAINER).unverified
+    assert not replace(wrong, gate_container=NO_CONTAINER, container_id="containerd://one").unverified
+    assert not replace(wrong, gate_container=NO_CONTAINER, gate_reason="AwaitingEvidence").unverified
+    assert not replace(wrong, gate_container="containerd://one").unverified
 
 
 def test_a_gate_that_was_shut_for_a_new_container_awaits_its_evidence() -> None:

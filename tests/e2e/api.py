@@ -21,6 +21,8 @@ _GROUPS = {
     "modeldeployments": "/apis/paddock.dev/v1alpha1",
     "nodes": "/api/v1",
     "pods": "/api/v1",
+    "resourceclaims": "/apis/resource.k8s.io/v1",
+    "resourceslices": "/apis/resource.k8s.io/v1",
     "serviceaccounts": "/api/v1",
     "services": "/api/v1",
 }

@@ -42,6 +42,32 @@ def left() -> list[str]:
     return [each for each in (*pods, *held) if each.startswith("e2e-")]
 
 
+@pytest.fixture(scope="module")
+def whole_fleet(cluster: None) -> Iterator[None]:  # noqa: ARG001 the cluster must be up
+    """Have every card free: what others than tests serve (a demonstration) is suspended for as long."""
+    others = [
+        one["metadata"]
+        for one in api.listed("modeldeployments")
+        if not one["metadata"]["namespace"].startswith("e2e-") and not one["spec"].get("suspend")
+    ]
+
+    def suspend(truth: str) -> None:
+        for one in others:
+            patch = f'{{"spec": {{"suspend": {truth}}}}}'
+            kubectl("patch", "mdep", "-n", one["namespace"], one["name"], "--type=merge", "-p", patch)
+
+    suspend("true")
+    try:
+        eventually(
+            "no card has a server",
+            lambda: not any(one["status"].get("reservations") for one in kit.gpus().values()),
+            90,
+        )
+        yield
+    finally:
+        suspend("false")
+
+
 @pytest.fixture
 def namespace(cluster: None, request: pytest.FixtureRequest) -> Iterator[str]:  # noqa: ARG001 the cluster must be up
     """Give a namespace that enforces restricted Pod Security; afterwards nothing of it is reserved."""

@@ -4,7 +4,7 @@ from typing import Any
 
 from cluster.local import LocalCluster
 from e2e.api import listed
-from e2e.kit import GPU_1060, GPU_4080, GPU_6000, GPU_INTEL, SYSTEM, gpus, run
+from e2e.kit import GPU_1060, GPU_4080, GPU_6000, GPU_INTEL, OPERATOR, SYSTEM, gpus, run
 from support.cluster import eventually, get, kubectl
 from support.helm import CHART, helm
 
@@ -82,6 +82,18 @@ def install() -> None:
     for kind in ("deployment", "daemonset"):
         kubectl("-n", SYSTEM, "rollout", "status", kind, "-l", "app.kubernetes.io/name=paddock", "--timeout", "120s")
     wait_listed()
+
+
+def wait_led() -> None:
+    """Wait until agents are those of the last upgrade, and the operator that acts is the only one."""
+    kubectl("-n", SYSTEM, "rollout", "status", "daemonset", "-l", "app.kubernetes.io/name=paddock", "--timeout", "120s")
+
+    def led() -> bool:
+        pods = [pod["metadata"]["name"] for pod in listed("pods", SYSTEM, OPERATOR)]
+        (lease,) = [one for one in listed("leases", SYSTEM) if one["metadata"]["name"] == "paddock-operator"]
+        return pods == [lease["spec"].get("holderIdentity")]
+
+    eventually("one operator, which leads", led, 90)
 
 
 def wait_listed() -> None:

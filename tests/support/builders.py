@@ -158,8 +158,11 @@ def bound(on: Device | None, runtime_class: str | None = "nvidia") -> Binding:
     binder = Binder.RUNTIME_CLASS if on is not None and on.backend == "CUDA" else Binder.NONE
     if on is not None and on.plugin is not None:
         binder = Binder.DEVICE_PLUGIN
+    if on is not None and on.exclusive:
+        binder = Binder.VENDOR_PLUGIN if on.picked_by_plugin else Binder.DRA
     chosen = ON_CPU if on is None else Chosen(binder, "because")
-    return bind(on, NodeFacts("node1"), GIB, Names(runtime_class), chosen)
+    facts = NodeFacts("node1", frozenset({runtime_class} if runtime_class else ()))
+    return bind(on, facts, GIB, Names(runtime_class, claim="gemma-1-0a1b"), chosen)
 
 
 def replica(of: Deployment, number: int = 0, *, ready: bool = True, **fields: Any) -> Replica:

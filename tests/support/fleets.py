@@ -10,6 +10,7 @@ from paddock.api.gpu import DeviceType
 from paddock.api.modeldeployment import AllowIntegrated, DeviceRef, Policy, ReplicaSpread, Toleration
 from paddock.api.selector import DeviceSelector, Preference
 from paddock.api.vocabulary import Label
+from paddock.core.dra import SliceDevice
 from paddock.core.fleet import Claim, Device, Fleet, Node, Taint
 from paddock.core.quantity import UNLIMITED
 from paddock.core.request import Request
@@ -105,6 +106,8 @@ def a_device(chance: Random, number: int) -> Device:
         plugin=mostly(chance, None, PLUGINS, 0.2),
         binder=mostly(chance, None, [Binder.RUNTIME_CLASS, Binder.DRA], 0.05),
         more=mostly(chance, 0, [300 * MIB, -200 * MIB], 0.1),
+        offer=mostly(chance, None, [SliceDevice("gpu.nvidia.com", "pool", "gpu-0")], 0.1),
+        lent=mostly(chance, None, ["nvidia.com/gpu"], 0.1),
         claims=tuple(a_claim(chance) for _ in range(chance.randint(0, 3))),
     )
 

@@ -31,6 +31,18 @@ ones. The agents have none.
 - apiGroups: [""]
   resources: [events]
   verbs: [create]
+{{- if .Values.agent.podResources }}
+# which card a server was given, on the pod
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [patch]
+{{- end }}
+{{- if .Values.dra.enabled }}
+# a server's card, and which one it was given; the claims go with their pods
+- apiGroups: [resource.k8s.io]
+  resources: [resourceclaims]
+  verbs: [get, create]
+{{- end }}
 {{- end }}
 
 {{/* On objects without namespace. */}}
@@ -55,6 +67,12 @@ ones. The agents have none.
 - apiGroups: [node.k8s.io]
   resources: [runtimeclasses]
   verbs: [list, watch]
+{{- if .Values.dra.enabled }}
+# which cards drivers offer
+- apiGroups: [resource.k8s.io]
+  resources: [resourceslices]
+  verbs: [list]
+{{- end }}
 {{- end }}
 
 {{/* In its own namespace. */}}

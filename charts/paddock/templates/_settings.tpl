@@ -12,6 +12,8 @@ Environment given in values comes first, so that every setting can be reached.
   "PADDOCK_ALLOWED_IMAGES" (.Values.images.allowed | toJson)
   "PADDOCK_CACHE_FOLDER" .Values.modelCache.hostPath
   "PADDOCK_CACHE_SIZE" .Values.modelCache.size
+  "PADDOCK_DEVICE_CLASSES" (.Values.dra.deviceClasses | toJson)
+  "PADDOCK_DRA" (.Values.dra.enabled | toString)
   "PADDOCK_FETCH_CERTIFICATES" .Values.fetch.caBundle
   "PADDOCK_FETCH_ENVIRONMENT" (include "paddock.fetchEnv" . | fromYaml | toJson)
   "PADDOCK_HOST_BUDGET" .Values.server.hostBudget
@@ -60,6 +62,7 @@ Environment given in values comes first, so that every setting can be reached.
 -}}
 {{- if $root.Values.modelCache.hostPath }}{{ $_ := set $own "PADDOCK_CACHE_FOLDER" "/model-cache" }}{{ end -}}
 {{- if $root.Values.agent.devicePlugin.enabled }}{{ $_ := set $own "PADDOCK_PLUGIN_FOLDER" "/run/paddock" }}{{ end -}}
+{{- if $root.Values.agent.podResources }}{{ $_ := set $own "PADDOCK_POD_RESOURCES" "/relay/pod-resources.sock" }}{{ end -}}
 {{- with $pool.libraryFolder }}{{ $_ := set $own "PADDOCK_LIBRARY_FOLDER" . }}{{ end -}}
 {{- merge (dict) ($pool.env | default dict) $own | toYaml -}}
 {{- end }}

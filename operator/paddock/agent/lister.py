@@ -27,7 +27,7 @@ from paddock.agent.processes import Outcome, Runner
 from paddock.agent.settings import Settings
 from paddock.agent.watcher import CardMemory, Look
 from paddock.api.bus import Bus
-from paddock.api.report import Fault, GgmlType, Library, NodeReport
+from paddock.api.report import Fault, GgmlType, GivenDevices, Library, NodeReport
 from paddock.core.bus import from_driver, join, settle, slot_of
 from paddock.core.devices import DriverEntry, RegistryEntry, list_devices, normalise_pci
 
@@ -118,6 +118,7 @@ class Lister:
         self._said = ""
         self._look: Look | None = None
         self._buses: dict[str, Bus] = {}
+        self._given: list[GivenDevices] | None = None
         self._other_cards = asyncio.Event()
 
     async def run(self) -> None:
@@ -162,6 +163,12 @@ class Lister:
             if before is not None and _cards_of(look) != _cards_of(before):
                 self._other_cards.set()
         self._repost()
+
+    def take_given(self, given: list[GivenDevices] | None) -> None:
+        """Take over which pod has which card."""
+        if given != self._given:
+            self._given = given
+            self._repost()
 
     async def list_all(self) -> bool:
         """List the registry and the driver's cards and post the report; False when the registry was not listed."""
@@ -289,6 +296,7 @@ class Lister:
             boot_id=self._boot_id,
             uses=self._look.uses if self._look is not None else None,
             troubles=troubles,
+            given=self._given,
         )
         if self._board.post(report):
             self._tell(report)

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Coroutine, Sequence
+from pathlib import Path
 from typing import Any
 
 from paddock import __version__
@@ -17,6 +18,7 @@ from paddock.agent.board import Board
 from paddock.agent.credentials import Credentials, CredentialsError
 from paddock.agent.headers import read_header
 from paddock.agent.lister import Lister
+from paddock.agent.podresources import follow, relay
 from paddock.agent.server import Api, HeaderPool, start_server
 from paddock.agent.settings import Settings, SettingsError, load_settings
 from paddock.agent.watcher import Watcher
@@ -38,7 +40,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"paddock-agent {__version__}")
     parser.add_argument("--once", action="store_true", help="list the devices, print the report as JSON and end")
     parser.add_argument("--device-plugin", action="store_true", help="be the device plugin of an agent beside it")
+    parser.add_argument("--relay", nargs=2, type=Path, metavar=("FROM", "TO"), help="pass a socket of the kubelet on")
     arguments = parser.parse_args(argv)
+    if arguments.relay:
+        asyncio.run(_until_signal([relay(*arguments.relay)]))
+        return 0
     try:
         settings = load_settings(os.environ)
     except SettingsError as error:
@@ -95,6 +101,8 @@ async def _serve(settings: Settings) -> None:
     _log.info("paddock-agent %s listens on port %d", __version__, port)
     try:
         jobs = [lister.run(), Watcher(settings, lister.take).run(), lister.follow_plugin()]
+        if settings.pod_resources is not None:
+            jobs.append(follow(settings.pod_resources, lister.take_given))
         await _until_signal([*jobs, credentials.follow_certificate()])
     finally:
         _log.info("stops")

@@ -69,6 +69,8 @@ class Settings(BaseModel):
     """Where the kernel tells which device nodes a card has; the plugin alone reads it."""
     dev_folder: Path = Path("/dev")
     """Folder with the host's dri, whose groups are told; the plugin alone looks at it."""
+    pod_resources: Path | None = None
+    """Socket by which the kubelet tells which pod has which card of a vendor's plugin; by default it is not asked."""
     credentials_folder: Path = Path("/etc/paddock/agent")
     """Folder of tls.crt, tls.key and token; each is read again when it changes."""
     listen: Annotated[

@@ -131,6 +131,17 @@ class DeviceTrouble(Model):
     """In a sentence."""
 
 
+class GivenDevices(Model):
+    """What the kubelet gave a container of a resource that the plugin of a vendor advertises."""
+
+    pod: str
+    """namespace/name."""
+    resource: str
+    """For example nvidia.com/gpu."""
+    devices: list[str]
+    """As the plugin calls them, for example by UUID."""
+
+
 class NodeReport(Model):
     """Answer of `GET /v1/devices`."""
 
@@ -158,6 +169,8 @@ class NodeReport(Model):
     """Who has memory of the cards whose driver tells that; None where the agent does not look."""
     troubles: list[DeviceTrouble] = []
     """Cards that are out of order."""
+    given: list[GivenDevices] | None = None
+    """Which pod the kubelet gave which cards of vendors' plugins; None where it is not asked, or does not answer."""
 
 
 class TensorGroup(Model):

@@ -14,10 +14,12 @@ from paddock.api.report import NodeReport
 from paddock.api.vocabulary import API_VERSION, Label
 from paddock.controller import credentials
 from paddock.controller.agents import Agents
+from paddock.controller.claims import Claims
 from paddock.controller.cluster import GPUS, JSON, Cluster, ClusterError, namespaced
 from paddock.controller.events import Events
 from paddock.controller.health import Health
 from paddock.controller.ledger import Ledger
+from paddock.controller.lent import Lent
 from paddock.controller.memory import hand_back_memory
 from paddock.controller.models import Models
 from paddock.controller.parts import Parts
@@ -57,6 +59,9 @@ class Controller:
         self.cluster, self.settings, self.world = cluster, settings, World()
         self.queue: WorkQueue[Key] = WorkQueue()
         self.ledger = Ledger(cluster, settings, self._fleet_changed, self._reservations_lost)
+        self._lent = Lent(cluster, self.world, self.ledger, self.look_after)
+        self.ledger.dress = self._lent.dress
+        self.claims = Claims(cluster, settings, self.world.offers, self.ledger.renew)
         self.policies = Policies(cluster, self.world.rules, self._fleet_changed)
         self.events = Events(cluster, settings.pod_name)
         self.volumes = Volumes(cluster, self.world.nodes)
@@ -108,7 +113,8 @@ class Controller:
             self.agents.nodes_known = self.world.nodes
             self.models = Models(self.cluster, self.agents, settings)
             self.models.nodes = self.world.nodes
-            parts = Parts(self.ledger, self.models, self.volumes, self.events, self._health, self._fleet_changed)
+            more = (self.volumes, self.events, self._health, self.claims, self._lent, self._fleet_changed)
+            parts = Parts(self.ledger, self.models, *more)
             self._reconciler = Reconciler(self.cluster, settings, self.world, parts, self.look_after, self.look_later)
         await self._list_fleet()
         self._health.doubts.resume()
@@ -317,6 +323,8 @@ class Controller:
             self.queue.add((NODE, name))
         if before is not None and before.ready != node.ready:
             self.queue.add((NODE, name))
+        if before is None or before.shares != node.shares:
+            self.ledger.renew(name)
         if before != node:
             self._fleet_changed()
 
@@ -366,6 +374,7 @@ class Controller:
         self._cache_changed(self._reports.get(node), report)
         self._reports[node] = report
         self._health.hear(node, report)
+        self._lent.hear(node, report.given)
         self.queue.add((NODE, node))
         self.world.fleet_is_known |= bool(report.devices)
         if report.model_roots or report.cache is not None:
@@ -382,6 +391,7 @@ class Controller:
     async def _on_silent(self, node: str, why: str) -> None:
         self._reports[node] = why
         self._health.hear(node, why)
+        self._lent.hear(node, None)
         self.queue.add((NODE, node))
 
     async def _take_node(self, node: str) -> None:
@@ -478,6 +488,8 @@ class Controller:
                 for key in self._sweeps.forsaken():
                     self.queue.add((DEPLOYMENT, key))
                 age = ORPHAN_AGE
+                if self.world.waiting:  # Perhaps for what a driver has begun to offer meanwhile.
+                    await self.claims.refresh()
                 if time.monotonic() - self.synced > limit:
                     await self._list_all()
                     await self._sweeps.volumes()

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from paddock.api.gpu import Reservation
 from paddock.api.modeldeployment import ModelDeploymentSpec, Need, ServingSpec
 from paddock.api.vocabulary import Reason
+from paddock.controller.claims import new_name
 from paddock.controller.found import Found
 from paddock.controller.ledger import Ledger, now
 from paddock.controller.needs import need
@@ -15,6 +16,7 @@ from paddock.core import args, images
 from paddock.core.binding import NVIDIA, ON_CPU, Asked, Binding, Names, Refused, bind, choose, facts_of
 from paddock.core.context import Wish, wish_of
 from paddock.core.deployment import Deployment
+from paddock.core.dra import CLAIM_IN_POD
 from paddock.core.need import MemoryNeed
 from paddock.core.placement import Placement
 from paddock.core.plan import Wanted
@@ -190,7 +192,9 @@ def binding_of(
     chosen = choose(device, facts, wish) if device is not None else ON_CPU
     if isinstance(chosen, Refused):
         return Finding("False", Reason.NO_DEVICE, chosen.reason)
-    names = Names(settings.runtime_classes.get(NVIDIA), pod, deployment.namespace, deployment.owner_reference)
+    names = Names(
+        settings.runtime_classes.get(NVIDIA), pod, deployment.namespace, deployment.owner_reference, new_name(pod)
+    )
     return bind(device, facts, decision.need, names, chosen)
 
 
@@ -218,11 +222,12 @@ def record_of(
     )
     if image is None:
         return Finding("False", Reason.NO_IMAGE, f"no server image for {backend} on {node}")
+    planned = f"a card of {node} that the plugin of its vendor picks; planned with "
     base = Record(
         gpu=None,
         node=node,
         need=0,
-        reason=decision.reason,
+        reason=decision.reason if binding.exact_device else planned + decision.reason,
         since=now(),
         policy=spec.placement.policy,
         image=image,
@@ -231,6 +236,7 @@ def record_of(
         binder=binding.binder,
         binder_reason=binding.reason,
         exact_device=None if binding.exact_device else False,
+        claim=binding.resource_claims.get(CLAIM_IN_POD),
     )
     if device is None:
         return base

@@ -139,6 +139,8 @@ class Ledger:
     ) -> None:
         """Call `changed` when room may have appeared, and `lost` with pods that somebody else took off a GPU object."""
         self._cluster, self._changed, self._lost = cluster, changed, lost
+        self.dress: Callable[[Device], Device] = lambda device: device
+        """Puts on a device what others know of its node; see `renew`."""
         self._reserve, self._host_budget = settings.reserve_bytes, settings.host_budget
         self._entries: dict[str, Entry] = {}
         self._stale: set[str] = set()
@@ -239,7 +241,8 @@ class Ledger:
 
     def promises(self) -> list[tuple[str, Promise]]:
         """Give every promise with the name of its GPU."""
-        found = [(name, one) for name in sorted(self._promised) for one in self._promises_on(name)]
+        entries = [self._entries[name] for name in sorted(self._promised) if name in self._entries]
+        found = [(entry.name, one) for entry in entries for one in entry.promises]
         self._promised = {name for name, _ in found}
         return found
 
@@ -247,10 +250,6 @@ class Ledger:
     def promised(self) -> set[str]:
         """Pods (namespace/name) with a promise."""
         return {one.pod for _, one in self.promises()}
-
-    def _promises_on(self, gpu: str) -> list[Promise]:
-        entry = self._entries.get(gpu)
-        return entry.promises if entry is not None else []
 
     def disruptions(self) -> list[tuple[str, Promise]]:
         """Give for each GPU that somebody was asked to leave the last promise for which that was."""
@@ -280,10 +279,14 @@ class Ledger:
         return self._fleet
 
     def _device(self, entry: Entry) -> Device | None:
-        status = entry.wanted()
-        if status is None:
-            return None
-        return device_of(entry.name, status, self.resident, entry.spec, self._shown)
+        now_ = entry.wanted()
+        return None if now_ is None else self.dress(device_of(entry.name, now_, self.resident, entry.spec, self._shown))
+
+    def renew(self, node: str) -> None:
+        """Look at the GPUs of a node anew: how pods get them has changed."""
+        for name in [name for name, status in self.stored().items() if status.node == node]:
+            self._entries[name].device = None
+        self._changed()
 
     def set_resident(self, pod: str, *, resident: bool) -> None:
         """Note whether the driver's figures show a pod's memory."""
@@ -488,7 +491,7 @@ class Ledger:
         entry.promising.clear()  # Whoever promised has to look again.
         entry.device = None
         device = self._device(entry)
-        while device is not None and device.reserved > device.capacity(self._reserve):
+        while device is not None and device.overbooked(self._reserve):
             pod = next((one for one in reversed(entry.adding) if one not in entry.facts), None)
             if pod is None:
                 break

@@ -17,7 +17,7 @@ from paddock.core.evidence import Evidence, Expected, judge, last_error, parse_l
 from paddock.core.images import build_of
 from paddock.core.learning import learned_of
 from paddock.core.plan import Plan
-from paddock.core.replica import CONTAINER, Record, Replica
+from paddock.core.replica import CONTAINER, NO_CONTAINER, Record, Replica
 from paddock.core.witness import combine
 
 log = logging.getLogger("paddock.proof")
@@ -29,10 +29,10 @@ MOST_ATTEMPTS = 4
 """How often the last words of one container are looked for."""
 PATIENCE = 5.0
 """Seconds from the first look at a server that is up, for its driver to show what is missing."""
+BINDING_PAUSE = 1.0
+"""Seconds between looks at a server of which it is not known what it was given."""
 GLANCE = 0.25
 """Seconds between looks meanwhile."""
-NO_CONTAINER = "-"
-"""Stands in the gate's message for a container whose log was not judged yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Prover:
         look_again: Callable[[str, float], None],
     ) -> None:
         self._cluster, self._replicas, self._events, self._look_again = cluster, replicas, parts.events, look_again
-        self._learn = parts.ledger.learn
+        self._learn, self._claims, self._lent = parts.ledger.learn, parts.claims, parts.lent
         self._witnesses, self._doubts = parts.health.witnesses, parts.health.doubts
         self._said: dict[str, tuple[float, Evidence]] = {}
         """By container id, while its driver's word is waited for: since when, and what its log says."""
@@ -74,11 +74,32 @@ class Prover:
                     one, "False", Reason.AWAITING_EVIDENCE, "the container was restarted", NO_CONTAINER
                 )
                 changed = True
+            elif (by_binding := await self._look_at_binding(deployment, one)) is not None:
+                changed |= by_binding
             elif one.needs_evidence:
                 changed |= await self._judge(deployment, one)
             elif one.verified and not one.deleting:
                 changed |= await self._look_at_proven(deployment, one)
         return changed
+
+    async def _look_at_binding(self, deployment: Deployment, one: Replica) -> bool | None:
+        """See to what a server was given by others; None when nothing is wrong, else whether the pod was changed."""
+        if (problem := await self._claims.ensure(one)) is not None:
+            self._events.warning(deployment, Reason.POD_REFUSED, f"{one.name} gets no ResourceClaim: {problem}")
+            self._look_again(deployment.key, LONGEST_PAUSE)
+        found = await self._claims.look(one) or await self._lent.look(deployment, one)
+        if found is None:
+            return None
+        if found.reason is Reason.AWAITING_EVIDENCE:
+            self._look_again(deployment.key, BINDING_PAUSE)
+            return False
+        if found.reason is Reason.NO_EVIDENCE:
+            log.warning("%s: %s", one.key, found.message)
+            self._events.warning(deployment, found.reason, f"{one.name}: {found.message}")
+            self._look_again(deployment.key, LONGEST_PAUSE)
+            return False
+        await self._conclude(deployment, one, found)
+        return True
 
     async def _look_at_proven(self, deployment: Deployment, one: Replica) -> bool:
         """Close the gate of a server that its driver shows elsewhere meanwhile; note the driver's word if it is new.

@@ -42,7 +42,7 @@ from paddock.core.placement import Placement, Unplaceable, place
 from paddock.core.plan import Plan, Removal, Wanted, plan
 from paddock.core.pod import PodSettings, pod_name, server_pod
 from paddock.core.queue import kept_for
-from paddock.core.replica import Record, Replica
+from paddock.core.replica import Record, Replica, replica_of
 from paddock.core.request import Request
 from paddock.core.rules import priority_problem, rules_for
 from paddock.core.status import Finding, Outcome, changes, status_of
@@ -87,6 +87,7 @@ class Reconciler:
         self._pauses = Pauses()
         self._moves = Moves(settings, world, parts, look_again)
         self._fetching = Fetching(cluster, settings, world, parts, look_again)
+        self._claims = parts.claims
         self._health, self._doubts = parts.health, parts.health.doubts
         self._prover = Prover(cluster, world.replicas, parts, look_again)
 
@@ -145,6 +146,7 @@ class Reconciler:
         accepted = await self._accept(deployment, steps)
         if isinstance(accepted, Finding):
             return accepted, None
+        await self._claims.refresh()
         accepted, unplaced = await self._fill(deployment, steps, accepted)
         if unplaced is not None and unplaced.reason is Reason.SERVICE_NAME_TAKEN:
             return unplaced, None
@@ -385,6 +387,7 @@ class Reconciler:
         self._events.normal(deployment, Reason.PLACED, record.reason)
         if wanted.replacing is not None and (departure := self._moves.departure(wanted.replacing)) is not None:
             self._events.normal(deployment, Reason.MOVING, f"{wanted.replacing.name} moves: {departure.why}")
+        await self._claims.ensure(replica_of(body))
         return None
 
     async def _book(self, deployment: Deployment, record: Record, key: str) -> Finding | None:

@@ -57,6 +57,10 @@ class Settings(BaseModel):
     """Glob patterns of images that spec.server.image may name beside the table's."""
     runtime_classes: dict[str, str] = {"nvidia": "nvidia"}
     """RuntimeClass by vendor."""
+    dra: bool = False
+    """Whether servers get cards that a driver for dynamic resource allocation offers by ResourceClaims."""
+    device_classes: dict[str, str] = {}
+    """DeviceClass by driver, where it is not called like the driver."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     """imagePullPolicy of server and inspector pods."""
     reserve: str = "0"

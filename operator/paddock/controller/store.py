@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from paddock.api.gpu import GPUSpec
 from paddock.api.vocabulary import GROUP, Annotation
 from paddock.core.deployment import Deployment, deployment_of
+from paddock.core.dra import SliceDevice
 from paddock.core.fleet import Node, Taint
 from paddock.core.quantity import parse_quantity
 from paddock.core.queue import Queued, ahead_of, order_of, position
@@ -248,6 +249,8 @@ class World:
     replicas: Replicas = field(default_factory=Replicas)
     nodes: dict[str, Node] = field(default_factory=dict)
     runtime_classes: set[str] = field(default_factory=set)
+    offers: dict[str, tuple[SliceDevice, ...]] = field(default_factory=dict)
+    """What drivers for dynamic resource allocation offer, by node."""
     rules: dict[str, Rule] = field(default_factory=dict)
     """Of every PlacementPolicy, by name."""
     fleet_is_known: bool = False

@@ -11,6 +11,7 @@ from typing import Any
 from paddock.api.binding import Binder
 from paddock.api.selector import Vendor
 from paddock.api.vocabulary import GRANULE, Label, Verdict
+from paddock.core.dra import CLAIM_IN_POD
 from paddock.core.fleet import Device, Node
 from paddock.core.quantity import UNLIMITED
 from paddock.core.selector import vendor_of
@@ -26,6 +27,10 @@ _RESOURCES: Mapping[Vendor, str] = {
     Vendor.MOORE_THREADS: "mthreads.com/",
 }
 """How the names of the resources begin that the vendors' own plugins advertise."""
+_WHOLE_CARDS: Mapping[Vendor, str] = {Vendor.NVIDIA: "nvidia.com/gpu", Vendor.AMD: "amd.com/gpu"}
+"""Resources of which one is a whole card, whose devices have the name of it: UUID or PCI address."""
+SHARING = "nvidia.com/gpu.sharing-strategy"
+"""Label of a node: whether its plugin gives a card to several pods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,8 @@ class Names:
     namespace: str = ""
     owner: Mapping[str, Any] = field(default_factory=dict)
     """Owner reference for what is made beside the pod."""
+    claim: str = ""
+    """Name of the pod's ResourceClaim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +117,7 @@ def facts_of(name: str, node: Node | None, runtime_classes: frozenset[str]) -> N
 
 
 def choose(device: Device, facts: NodeFacts, wish: Asked) -> Chosen | Refused:
-    """Give the binder of a device on its node, the first that can be: what the device's owner says goes first."""
+    """Give the binder of a device on its node, the first that can be: its owner's word, DRA, plugin, RuntimeClass."""
     explicit = device.binder
     if explicit is not None:
         found = _WAYS[explicit](device, facts, wish) if explicit in _WAYS else None
@@ -118,10 +125,33 @@ def choose(device: Device, facts: NodeFacts, wish: Asked) -> Chosen | Refused:
             return Refused(Verdict.BINDER_MISSING, f"the GPU's spec.binder is {explicit}, which its node does not have")
         return replace(found, reason="the GPU's spec.binder says so") if isinstance(found, Chosen) else found
     vendor = vendor_resource(device, facts.resources)
-    if vendor is not None and not facts.dedicated:
+    if vendor is not None and not facts.dedicated and (device.lent is None or device.offer is not None):
         return Refused(Verdict.VENDOR_PLUGIN_PRESENT, f"the node advertises {vendor} and is not declared dedicated")
     ways = (way(device, facts, wish) for way in _WAYS.values())
     return next(found for found in ways if found is not None)
+
+
+def lender(device: Device, node: Node | None) -> str | None:
+    """Give the resource by which the plugin of its vendor gives whole cards to pods, this one among them."""
+    vendor = vendor_of(device)
+    name = _WHOLE_CARDS.get(vendor) if vendor is not None else None
+    if node is None or name is None or not node.resources.get(name) or node.labels.get(Label.DEDICATED) == "true":
+        return None
+    return name if node.labels.get(SHARING, "none") == "none" else None
+
+
+def _vendor_plugin(device: Device, _facts: NodeFacts, _wish: Asked) -> Chosen | Refused | None:
+    if device.lent is None:
+        return None
+    return Chosen(
+        Binder.VENDOR_PLUGIN, f"the node advertises {device.lent}: its plugin picks the card, and tells which"
+    )
+
+
+def _dra(device: Device, _facts: NodeFacts, _wish: Asked) -> Chosen | Refused | None:
+    if device.offer is None:
+        return None
+    return Chosen(Binder.DRA, f"driver {device.offer.driver} offers the card in a ResourceSlice")
 
 
 def _runtime_class(device: Device, facts: NodeFacts, wish: Asked) -> Chosen | Refused | None:
@@ -154,6 +184,8 @@ def _none(device: Device, _facts: NodeFacts, _wish: Asked) -> Chosen | Refused |
 
 Way = Callable[[Device, NodeFacts, Asked], Chosen | Refused | None]
 _WAYS: Mapping[Binder, Way] = {
+    Binder.DRA: _dra,
+    Binder.VENDOR_PLUGIN: _vendor_plugin,
     Binder.DEVICE_PLUGIN: _device_plugin,
     Binder.RUNTIME_CLASS: _runtime_class,
     Binder.NONE: _none,
@@ -232,6 +264,27 @@ def by_device_plugin(device: Device, facts: NodeFacts, need: int, names: Names) 
     )
 
 
+def by_claim(device: Device, _facts: NodeFacts, _need: int, names: Names) -> Binding:
+    """Have the scheduler allocate the card for a claim, and its driver give it to the container.
+
+    The claim is made once the pod exists, which owns it. No other device is there: only an identifier can name one that
+    the claim is not for, a position is always the first.
+    """
+    named = visible(device) if device.backend == "CUDA" else {}
+    return Binding(f"{device.backend}0", {**HIDDEN, **named}, resource_claims={CLAIM_IN_POD: names.claim})
+
+
+def by_vendor_plugin(device: Device, facts: NodeFacts, _need: int, names: Names) -> Binding:
+    """Ask the plugin of its vendor for one card, whichever that is.
+
+    Variables that name a card would get in the way of those that the plugin sets.
+    """
+    cuda = device.backend == "CUDA"
+    there = names.runtime_class if cuda and names.runtime_class in facts.runtime_classes else None
+    order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if cuda else {}
+    return Binding(f"{device.backend}0", order, there, {str(device.lent): "1"}, exact_device=False)
+
+
 def by_environment(device: Device, _facts: NodeFacts, _need: int, _names: Names) -> Binding:
     """Name the device to its backend, and nothing else: whoever runs the node sees to it that the pod can open it."""
     return Binding(f"{device.backend}0", {**HIDDEN, **visible(device)})
@@ -239,6 +292,8 @@ def by_environment(device: Device, _facts: NodeFacts, _need: int, _names: Names)
 
 Bind = Callable[[Device, NodeFacts, int, Names], Binding]
 BINDERS: Mapping[Binder, Bind] = {
+    Binder.DRA: by_claim,
+    Binder.VENDOR_PLUGIN: by_vendor_plugin,
     Binder.RUNTIME_CLASS: by_runtime_class,
     Binder.DEVICE_PLUGIN: by_device_plugin,
     Binder.NONE: by_environment,

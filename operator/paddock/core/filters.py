@@ -53,6 +53,8 @@ class Judged(NamedTuple):
         left = f"{human(self.available)} left of {human(self.capacity)}"
         if self.verdict is Verdict.MODEL_TOO_BIG:
             return f"needs {human(self.need)}, has {human(self.capacity)} when empty"
+        if self.verdict is Verdict.NO_ROOM and self.device.exclusive and self.device.claims:
+            return f"needs {human(self.need)}, and is given to one pod at a time{self._held()}"
         if self.verdict is Verdict.NO_ROOM:
             return f"needs {human(self.need)}, has {left}{self._held()}"
         return left
@@ -157,6 +159,8 @@ def _selection(device: Device, request: Request, fleet: Fleet) -> tuple[Verdict,
         excluded = mismatch(request.selector, device, fleet.nodes.get(device.node))
         if excluded is not None:
             return Verdict.NOT_SELECTED, f"placement.selector: {excluded}"
+    if device.picked_by_plugin and (request.devices or request.selector is not None):
+        return Verdict.VENDOR_PLUGIN_PRESENT, "its vendor's plugin picks the card, whatever placement names or selects"
     if request.rules:
         words = forbidden(request.rules, device, fleet.nodes.get(device.node))
         if words is not None:

@@ -11,6 +11,7 @@ from paddock.api.binding import Binder, DevicePlugin
 from paddock.api.gpu import DeviceType, GPUSpec, GPUStatus
 from paddock.api.modeldeployment import Toleration
 from paddock.api.vocabulary import GRANULE, ConditionType, Label
+from paddock.core.dra import SliceDevice
 from paddock.core.index import Index, positions
 from paddock.core.overhead import more_than_planned
 from paddock.core.quantity import UNLIMITED, parse_quantity
@@ -132,6 +133,10 @@ class Device:
     """How its owner says that pods get it."""
     plugin: DevicePlugin | None = None
     """How the node agent's device plugin gives it out."""
+    offer: SliceDevice | None = None
+    """What a driver for dynamic resource allocation calls it, where one offers it."""
+    lent: str | None = None
+    """Resource by which the plugin of its vendor gives it or one of its kind, where the kubelet tells which."""
     more: int = 0
     """Bytes by which a server's overhead here is planned higher, or lower, than by the table: learned from others."""
     reserved: int = field(init=False, compare=False, repr=False, default=0)
@@ -154,6 +159,25 @@ class Device:
             return self.uuid is not None or self.raw_index is not None
         return self.backend in ("Vulkan", "SYCL") and self.raw_index is not None
 
+    @property
+    def exclusive(self) -> bool:
+        """Whether one pod at a time has it, however much memory that leaves."""
+        if self.binder is not None:
+            return self.binder in (Binder.DRA, Binder.VENDOR_PLUGIN)
+        return self.offer is not None or self.lent is not None
+
+    @property
+    def picked_by_plugin(self) -> bool:
+        """Whether not this card is asked for, but any that the plugin of its vendor has left."""
+        if self.binder is None:
+            return self.lent is not None and self.offer is None
+        return self.lent is not None and self.binder is Binder.VENDOR_PLUGIN
+
+    def overbooked(self, reserve: int) -> bool:
+        """Tell whether more is reserved on it than can be."""
+        there = sum(not claim.promised for claim in self.claims)
+        return self.reserved > self.capacity(reserve) or (self.exclusive and there > 1)
+
     def capacity(self, reserve: int) -> int:
         """Bytes that models may have on it when it is empty; `reserve` is the fleet's, its own goes first."""
         if self.budget == UNLIMITED:
@@ -166,6 +190,8 @@ class Device:
 
         The first term guards against our own claims that are still on their way, the second against strangers.
         """
+        if self.exclusive and self.claims:
+            return 0
         ledger = self.capacity(reserve) - self.reserved
         if self.foreign and self.budget != UNLIMITED:
             most = (self.total or 0) - (reserve if self.reserve is None else self.reserve) - self.foreign
@@ -184,7 +210,7 @@ class Device:
         for claim in self.claims:
             held[claim.deployment] += claim.bytes
         out = tuple(Holder(name, size) for name, size in sorted(held.items(), key=lambda one: (-one[1], one[0])))
-        foreign = capacity - self.reserved - available
+        foreign = 0 if self.exclusive and held else capacity - self.reserved - available
         # Free memory is known in steps: less than one of them may be nothing.
         return (*out, Holder(None, foreign)) if foreign >= GRANULE else out
 

@@ -154,6 +154,7 @@ def combine(reports: Mapping[str, NodeReport]) -> NodeReport:
             "faults": [fault for one in ordered for fault in one.faults],
             "model_roots": sorted({root for one in ordered for root in one.model_roots}),
             "uses": _uses(ordered),
+            "given": next((one.given for one in ordered if one.given is not None), None),
             "troubles": list({one.pci_id: one for report in reversed(ordered) for one in report.troubles}.values()),
         }
     )

@@ -11,6 +11,8 @@ from paddock.core.failures import fetch_of
 
 CONTAINER = "server"
 """Name of the container that runs llama-server."""
+NO_CONTAINER = "-"
+"""Stands for the container's id in the gate's message while none runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,10 @@ class Record:
     binder_reason: str | None = None
     exact_device: bool | None = None
     """False: which device it is was learned afterwards."""
+    learned: bool | None = None
+    """Where exact_device is False: whether the device is the one that it was given, and not only planned with."""
+    claim: str | None = None
+    """Name of the ResourceClaim through which it gets its device."""
 
     def dumps(self) -> str:
         """Give it as JSON for an annotation."""
@@ -68,14 +74,14 @@ class Record:
 
 
 _NUMBERS = frozenset({"need", "host_weights", "device_weights", "host_need", "device_buffers", "context"})
-_OPTIONAL = frozenset({"gpu", "node", "uuid", "pci_id", "binder", "binder_reason"})
+_OPTIONAL = frozenset({"gpu", "node", "uuid", "pci_id", "binder", "binder_reason", "claim"})
 
 
 def _fits(name: str, value: object) -> bool:
     """Tell whether a field of a record may have this value: whoever may change pods may write anything there."""
     if name in _NUMBERS:
         return type(value) is int and value >= 0
-    if name == "exact_device":
+    if name in ("exact_device", "learned"):
         return value is None or isinstance(value, bool)
     return isinstance(value, str) or (value is None and name in _OPTIONAL)
 
@@ -147,8 +153,13 @@ class Replica:
 
     @property
     def _judged(self) -> bool:
-        """Whether the gate tells of the container that runs now; a gate that awaits evidence tells of none."""
-        return self.gate_container == self.container_id != "" and self.gate_reason != Reason.AWAITING_EVIDENCE
+        """Whether the gate tells of the container that runs now, or of none as long as none does.
+
+        A gate that awaits evidence tells of none.
+        """
+        return (
+            self.gate_container == (self.container_id or NO_CONTAINER) and self.gate_reason != Reason.AWAITING_EVIDENCE
+        )
 
     @property
     def gate_is_stale(self) -> bool:

@@ -199,7 +199,7 @@ def _placement(replica: Replica, proof: Proof | None) -> ReplicaPlacement | None
     if record is None:
         return None
     devices = []
-    if record.gpu is not None:
+    if record.gpu is not None and (record.exact_device is not False or record.learned):
         devices = [
             PlacedDevice(
                 gpu=record.gpu,

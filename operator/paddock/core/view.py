@@ -64,6 +64,8 @@ def kind_of(member: Member) -> Hashable:
         device.pinnable,
         device.binder,
         device.plugin is not None and (device.plugin.registered, device.plugin.hands),
+        device.offer is not None,
+        device.lent,
         device.budget,
         device.reserve,
         device.more,
