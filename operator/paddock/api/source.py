@@ -1,6 +1,6 @@
 """Words about model files: where they come from, where they are kept, and what is known of them."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -44,10 +44,22 @@ SOURCE_RULES = rules(
     ("self.matches('^[!-~]+$')", "source must be printable ASCII without spaces"),
 )
 
+_IN_PLACE = "(self.source.startsWith('file://') || self.source.startsWith('pvc://'))"
+COMPANION_RULES = rules(
+    (
+        f"!(has(self.secretRef) || has(self.sha256)) || !{_IN_PLACE}",
+        "secretRef and sha256 are for sources that are fetched, not for file:// and pvc://",
+    ),
+)
+
 MODEL_RULES = rules(
     (
-        "!(has(self.secretRef) || has(self.sha256) || has(self.cache) || has(self.prefetch)) || !(self.source.startsWith('file://') || self.source.startsWith('pvc://'))",
-        "secretRef, sha256, cache and prefetch are for sources that are fetched, not for file:// and pvc://",
+        f"!(has(self.secretRef) || has(self.sha256) || has(self.prefetch)) || !{_IN_PLACE}",
+        "secretRef, sha256 and prefetch are for sources that are fetched, not for file:// and pvc://",
+    ),
+    (
+        f"!has(self.cache) || !{_IN_PLACE} || has(self.projector) || has(self.loraAdapters) || has(self.draft)",
+        "cache is for sources that are fetched, not for file:// and pvc://",
     ),
     (
         "!has(self.prefetch) || !has(self.cache)",
@@ -85,6 +97,81 @@ Sha256 = Annotated[
         json_schema_extra=like(DIGEST_PATTERN, "sha256 is 64 lower-case hexadecimal digits"),
     ),
 ]
+
+
+SourceText = Annotated[str, Field(max_length=1024, min_length=1, json_schema_extra=SOURCE_RULES)]
+
+
+class Companion(Model):
+    """A file that is served together with the model. Fetched ones are kept in the same cache."""
+
+    model_config = {"json_schema_extra": COMPANION_RULES}
+
+    source: SourceText
+    """Where the GGUF file is, as model.source says it; each file may come from elsewhere."""
+    secret_ref: SecretName | None = None
+    """Secret with what the source asks for."""
+    sha256: Sha256 | None = None
+    """What the fetched file must be; of a source of several files, the first."""
+
+
+class LoraAdapter(Companion):
+    """A LoRA adapter of the model."""
+
+    scale: Annotated[float, Field(ge=-100, le=100)] = 1.0
+    """How strongly it is applied. Requests may choose otherwise (llama-server's field lora)."""
+
+
+class ModelSpec(Model):
+    """Which model."""
+
+    model_config = {"json_schema_extra": MODEL_RULES}
+
+    source: SourceText
+    """Where the GGUF file is: `file:///models/x.gguf` (below a model root of the nodes), `pvc://claim/path/x.gguf` (in a
+    claim of the namespace), or where it is fetched from: `hf://`, `https://`, `s3://` and others; see docs/models.md."""
+    secret_ref: SecretName | None = None
+    """Secret with what the source asks for: a token, keys, or a registry's login."""
+    sha256: Sha256 | None = None
+    """What the fetched file must be; of a source of several files, the first."""
+    cache: ModelCache | None = None
+    """A claim in which fetched files are kept. By default the cache of the node, where the administrator has one."""
+    prefetch: Prefetch | None = None
+    """Nodes that get the files before a replica is there. A change moves nothing that runs."""
+    projector: Companion | None = None
+    """Projector (mmproj) for images or sound, on the model's device."""
+    lora_adapters: Annotated[list[LoraAdapter], Field(max_length=8, json_schema_extra=ATOMIC)] = []
+    """LoRA adapters of the model, beside its tensors."""
+    draft: Companion | None = None
+    """Smaller model of the same vocabulary that drafts tokens for this one to check, on the same device."""
+
+
+CompanionKind = Literal["Projector", "Adapter", "Draft"]
+
+
+class CompanionStatus(Model):
+    """What is known of the file of a companion."""
+
+    kind: CompanionKind
+    """What it is for."""
+    source: str
+    """The source that this is about, without a query."""
+    pinned: str | None = None
+    """The source by which new replicas fetch the same content."""
+    key: str | None = None
+    """Name of the content in caches."""
+    path: str | None = None
+    """Of the first file, in caches."""
+    architecture: str
+    """general.architecture of the header."""
+    parameters: int
+    """Elements of all tensors."""
+    files: int
+    """Number of files."""
+    size_bytes: int
+    """Of all files."""
+    digest: str | None = None
+    """What the source says the content is."""
 
 
 class Progress(Model):
@@ -129,3 +216,5 @@ class ModelStatus(Model):
     """While files are fetched."""
     nodes: Annotated[list[str], Field(json_schema_extra=ATOMIC)] = []
     """Nodes whose cache has the files, ten at most."""
+    companions: Annotated[list[CompanionStatus], Field(json_schema_extra=ATOMIC)] = []
+    """Projector, adapters and draft model, in this order."""

@@ -13,11 +13,13 @@ from pydantic import ValidationError
 from paddock.api.report import HeaderAnswer
 from paddock.api.vocabulary import Reason
 from paddock.controller.agents import AgentError, Agents
+from paddock.controller.beside import look_at_all
 from paddock.controller.cluster import JSON, Cluster, ClusterError, namespaced
 from paddock.controller.found import Found
 from paddock.controller.reader import answer_of, being_read, started
 from paddock.controller.remote import Remote
 from paddock.controller.settings import Settings
+from paddock.core.companions import wanted_of
 from paddock.core.deployment import Deployment
 from paddock.core.fleet import Node
 from paddock.core.objects import inspector_name, inspector_pod
@@ -65,7 +67,10 @@ class Models:
             del self._files[key]
 
     async def find(self, deployment: Deployment, source: Source | RemoteSource, nodes: Iterable[str]) -> Found:
-        """Look at the file; `nodes` are those on which it could be served."""
+        """Look at the file, and at those served beside it; `nodes` are those on which it could be served."""
+        return await look_at_all(self._find, deployment, source, list(nodes), self._settings.model_roots)
+
+    async def _find(self, deployment: Deployment, source: Source | RemoteSource, nodes: Iterable[str]) -> Found:
         if isinstance(source, FileSource):
             return await self._on_nodes(source, nodes)
         if isinstance(source, ClaimSource):
@@ -74,7 +79,9 @@ class Models:
 
     async def reach(self, deployment: Deployment, source: Source | RemoteSource, nodes: Iterable[str]) -> Found:
         """Tell only from where the file of a deployment that runs can be reached; its header is known already."""
-        if isinstance(source, ClaimSource):
+        spec = deployment.spec
+        alone = spec is None or not wanted_of(spec.model, self._settings.model_roots)
+        if isinstance(source, ClaimSource) and alone:
             return Found(volume_nodes=await self._volume_terms(deployment.namespace, source.claim))
         return await self.find(deployment, source, nodes)
 

@@ -23,7 +23,8 @@ MAX_PARTS: Final = 1000
 """Parts of a split file."""
 
 _ALIGNMENT: Final = 32
-_INPUT_PREFIXES: Final = ("token_embd.", "position_embd.", "token_types.", "per_layer_token_embd.", "masked_embd_")
+INPUT_PREFIXES: Final = ("token_embd.", "position_embd.", "token_types.", "per_layer_token_embd.", "masked_embd_")
+"""Tensors that stay in host memory."""
 _SHARED_PREFIXES: Final = ("rope_freqs.", "rope_factors_")
 _EXPERTS: Final = tuple(f"ffn_{part}_{kind}exps" for part in ("up", "down", "gate", "gate_up") for kind in ("ch", ""))
 """Names of experts' tensors (LLM_FFN_EXPS_REGEX, common/common.h:1224)."""
@@ -334,7 +335,7 @@ def _groups(header: _Header, layers: _Layers) -> _Groups:
     repeating: list[Tensor] = []
     outputs: list[Tensor] = []
     for tensor in header.tensors:
-        if tensor.name.startswith(_INPUT_PREFIXES):
+        if tensor.name.startswith(INPUT_PREFIXES):
             inputs.append(tensor)
         elif (layer := _layer_of(tensor.name)) is None:
             outputs.append(tensor)
