@@ -38,6 +38,12 @@ def _stored(deployment: Deployment, wanted: Wanted) -> object:
     return next((one for one in fitting if one.get("source") == source), None)
 
 
+def keys_of(deployment: Deployment) -> set[str]:
+    """Give the contents in caches that a deployment's status names."""
+    model = deployment.status.get("model") or {}
+    return {one["key"] for one in (model, *(model.get("companions") or ())) if "key" in one}
+
+
 async def look_at_all(
     look: Look,
     deployment: Deployment,
