@@ -18,8 +18,9 @@ from cryptography.x509.oid import NameOID
 
 from cluster.settings import CONTROL_PLANE_IP, Programs, cache_folder
 from e2e import api, installation, kit
-from support import fetch_site, stores
+from support import companion_writer, fetch_site, stores
 from support.cluster import GTX_1060, RTX_4080, RTX_PRO_6000, apply, eventually, kubectl, models_folder
+from support.gguf_writer import Model
 
 pytestmark = pytest.mark.e2e
 CACHE = "/var/lib/paddock/models/e2e-cache"
@@ -241,6 +242,45 @@ def test_an_object_store(namespace: str, web: Web) -> None:
     answers(namespace, "s3")
     (pod,) = kit.pods(namespace)
     assert fetched(namespace, pod["metadata"]["name"]) == file.stat().st_size
+
+
+def test_projector_adapter_and_draft_model_serve_beside_a_model(namespace: str, web: Web) -> None:
+    """Four files of as many sources, on one pretend card; the log proves where each of them is."""
+    source, file = web.offer("beside")
+    draft, drafting = web.offer("draft")
+    written = {name: web.folder / f"{name}.gguf" for name in ("projector", "adapter")}
+    companion_writer.write_projector(written["projector"], companion_writer.TINY)
+    companion_writer.write_adapter(written["adapter"], Model(vocabulary=288, head_width=64))
+    for name, path in written.items():
+        web.site.files[f"/{name}.gguf"] = path
+    addresses = {name: f"{web.site.address}/{name}.gguf" for name in written}
+    more = {
+        "projector": {"source": addresses["projector"]},
+        "loraAdapters": [{"source": addresses["adapter"], "scale": 0.5}],
+        "draft": {"source": draft, "sha256": fetch_site.sha256(drafting)},
+    }
+    wishes: dict[str, dict[str, object]] = {"plain": {}, "beside": more}
+    kit.put(namespace, *(remote(one, source, {"uuid": RTX_4080}, **wish) for one, wish in wishes.items()))
+    both = kit.wait_available(namespace, "plain", "beside", seconds=120)
+    answers(namespace, "beside")
+    (pod,) = kit.pods(namespace, "beside")
+    name = pod["metadata"]["name"]
+    told = both["beside"]["status"]
+    assert [one["kind"] for one in told["model"]["companions"]] == ["Projector", "Adapter", "Draft"]
+    need = {one: both[one]["status"]["need"]["weightsBytes"] for one in both}
+    assert need["beside"] > need["plain"]
+    log = kubectl("logs", "-n", namespace, name, "-c", "server")
+    assert "CLIP using CUDA0 backend" in log
+    assert "CUDA0 LoRA buffer size" in log
+    assert "adding speculative implementation 'draft-simple'" in log
+    _, adapters = kit.request(kit.address_of(namespace, "beside"), "/lora-adapters")
+    assert [one["scale"] for one in adapters] == [0.5]
+    size = sum(path.stat().st_size for path in (drafting, *written.values()))
+    assert size <= fetched(namespace, name) <= size + file.stat().st_size
+
+    kit.put(namespace, remote("wrong", source, projector={"source": draft}))
+    refused = kit.wait_condition(namespace, "wrong", "Accepted", "False", "ModelUnsupported", seconds=90)
+    assert refused["message"] == "projector: the file is a model, no projector"
 
 
 def test_many_pods_of_two_nodes_fetch_twice(namespace: str, web: Web) -> None:

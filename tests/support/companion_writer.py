@@ -74,7 +74,7 @@ def write_projector(path: Path, shape: Shape) -> GgufMetadata:
         return read_gguf(read, path.stat().st_size)
 
 
-TINY = Shape(1, 64, 128, 4, 56, 14, 256)
+TINY = Shape(1, 64, 128, 4, 56, 14, 64)
 """A projector of a small picture, for models of the width that `Model` has by default."""
 
 
