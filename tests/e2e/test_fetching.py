@@ -254,7 +254,7 @@ def test_projector_adapter_and_draft_model_serve_beside_a_model(namespace: str, 
     for name, path in written.items():
         web.site.files[f"/{name}.gguf"] = path
     addresses = {name: f"{web.site.address}/{name}.gguf" for name in written}
-    more = {
+    more: dict[str, object] = {
         "projector": {"source": addresses["projector"]},
         "loraAdapters": [{"source": addresses["adapter"], "scale": 0.5}],
         "draft": {"source": draft, "sha256": fetch_site.sha256(drafting)},

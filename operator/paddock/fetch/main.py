@@ -31,7 +31,6 @@ from paddock.fetch.cache import Cache, Shelf, disk_fault
 from paddock.fetch.credentials import read_credentials
 from paddock.fetch.failures import FetchError
 from paddock.fetch.get import Order, get_all
-from paddock.fetch.header import header
 from paddock.fetch.settings import Settings, SettingsError, load_settings
 
 HEADER_PREFIX: Final = "PADDOCK-HEADER "
@@ -98,6 +97,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _header(arguments: argparse.Namespace) -> int:
     """Print the answer; whatever is wrong is an answer too, so the exit code is always 0."""
+    from paddock.fetch.header import header  # noqa: PLC0415 the rest starts sooner without it
+
     settings = _settings()
     settings = settings.model_copy(update={"patience": min(settings.patience, _HEADER_PATIENCE)})
     source = _source(arguments.source)
