@@ -2,13 +2,17 @@
 
 import ipaddress
 import json
+import os
 import shutil
+import signal
 import ssl
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Self
 
 import pytest
 from cryptography import x509
@@ -19,7 +23,17 @@ from cryptography.x509.oid import NameOID
 from cluster.settings import CONTROL_PLANE_IP, Programs, cache_folder
 from e2e import api, installation, kit
 from support import companion_writer, fetch_site, stores
-from support.cluster import GTX_1060, RTX_4080, RTX_PRO_6000, apply, eventually, kubectl, models_folder
+from support.cluster import (
+    GTX_1060,
+    RTX_4080,
+    RTX_PRO_6000,
+    apply,
+    eventually,
+    kubectl,
+    models_folder,
+    node_down,
+    node_up,
+)
 from support.gguf_writer import Model
 
 pytestmark = pytest.mark.e2e
@@ -295,6 +309,102 @@ def test_many_pods_of_two_nodes_fetch_twice(namespace: str, web: Web) -> None:
         by_node[node] = by_node.get(node, 0) + fetched(namespace, pod["metadata"]["name"])
     size = file.stat().st_size
     assert by_node == {"node1": size, "node2": size}
+
+
+def fetchers_of(address: str) -> list[int]:
+    """Give the processes of this machine that fetch from this address, which is of this test alone."""
+    found = []
+    for one in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            words = one.read_bytes().decode(errors="replace").split("\0")
+            if "paddock.fetch.main" in words and "get" in words and address in words:
+                found.append(int(one.parent.name))
+    return found
+
+
+class Looker:
+    """Looks all the time at the files of a cache: there must be whole ones only, and what was there stays."""
+
+    def __init__(self, cache: Path, size: int) -> None:
+        self._cache, self._size = cache, size
+        self._before = {one.name for one in (cache / "blobs").iterdir()}
+        self._stop = threading.Event()
+        self.wrong: list[str] = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.02):
+            there = {one.name: one.stat().st_size for one in (self._cache / "blobs").iterdir()}
+            self.wrong += [f"{name} has {size} bytes" for name, size in there.items() if self._half(name, size)]
+            self.wrong += [f"{name} is gone" for name in self._before - there.keys()]
+
+    def _half(self, name: str, size: int) -> bool:
+        return name not in self._before and size != self._size
+
+
+def end_everything(namespace: str, address: str, further: Callable[[float], Callable[[], bool]]) -> None:
+    """End fetcher, a server's pod, agents and operator, kubelet and containerd, each amid the fetch to node2."""
+    eventually("a tenth is there", further(0.1))
+    os.kill(fetchers_of(address)[0], signal.SIGKILL)
+    eventually("it goes on after its process was killed", further(0.1))
+    pods = [pod["metadata"]["name"] for pod in kit.pods(namespace, "killed")]
+    kubectl("delete", "pod", "-n", namespace, pods[0], "--grace-period=0", "--force")
+    eventually("it goes on after a pod was deleted", further(0.1))
+    for selector in ("app.kubernetes.io/component=node-agent", kit.OPERATOR):
+        ended = [pod["metadata"]["name"] for pod in api.listed("pods", kit.SYSTEM, selector)]
+        kubectl("delete", "pod", "-n", kit.SYSTEM, *ended, "--grace-period=0", "--force")
+    eventually("it goes on without agents and operator", further(0.1))
+    node_down("node2")
+    eventually("it goes on without kubelet and containerd", further(0.05))
+    node_up("node2")
+
+
+def test_whatever_is_killed_amid_a_fetch_it_is_fetched_once_and_whole(namespace: str, web: Web) -> None:
+    source, good = web.offer("good")
+    kit.put(namespace, remote("good", source, {"uuid": RTX_PRO_6000}))
+    kit.wait_available(namespace, "good")
+    file = web.folder / "killed.gguf"
+    kit.write_tiny(file, author="killed", forward=200_000)
+    address, size = f"{web.site.address}/{file.name}", file.stat().st_size
+    web.site.files[f"/{file.name}"] = file
+    cache, before = models_folder("node2") / "e2e-cache", web.site.sent
+    wish = remote("killed", address, {"uuid": RTX_PRO_6000}, sha256=fetch_site.sha256(file))
+    wish["spec"]["replicas"] = 2
+
+    def further(share: float) -> Callable[[], bool]:
+        """Give a look at whether a further share of the file came."""
+        target = min(web.site.sent + share * size, before + 0.95 * size)
+        return lambda: web.site.sent >= target
+
+    web.site.bytes_per_second = 1.5e6
+    try:
+        with Looker(cache, size) as looker:
+            kit.put(namespace, wish)
+            end_everything(namespace, address, further)
+            web.site.bytes_per_second = 0
+            kit.wait_available(namespace, "killed", "good", seconds=180)
+    finally:
+        web.site.bytes_per_second = 0
+        node_up("node2")
+        installation.wait_listed()
+    assert looker.wrong == []
+    sent = web.site.sent - before
+    assert size <= sent < 1.5 * size, f"{sent} bytes of {size} were sent"
+    for one in (file, good):
+        digest = fetch_site.sha256(one)
+        assert fetch_site.sha256(cache / "blobs" / f"sha256-{digest}") == digest
+    assert list((cache / "partial").iterdir()) == []
+    answers(namespace, "killed")
 
 
 def test_each_failure_is_told_by_condition_and_message(namespace: str, web: Web) -> None:
