@@ -105,6 +105,7 @@ class ControlPlane:
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction",
             "--allow-privileged=true",
+            "--feature-gates=ImageVolume=true",
             # Half a minute instead of five: tests of lost nodes wait for it.
             "--default-not-ready-toleration-seconds=30",
             "--default-unreachable-toleration-seconds=30",

@@ -258,4 +258,5 @@ class NodeRunner:
             "kubeAPIQPS": 100,
             "kubeAPIBurst": 200,
             "serializeImagePulls": False,
+            "featureGates": {"ImageVolume": True},
         }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from paddock.api.fetched import Failed, Origin, SourceAnswer
-from paddock.api.report import CompanionSummary, HeaderSummary, TensorGroup
+from paddock.api.report import CompanionSummary, HeaderAnswer, HeaderSummary, TensorGroup
 from support.client import eventually, stays
 from support.pretend_agent import card, summary
 from support.pretend_kubelet import Behaviour
@@ -144,3 +144,22 @@ def test_the_api_server_refuses_what_makes_no_sense(site: Site, spec: dict[str, 
     answer = site.client.call("POST", site.path(), site.body("gemma", **spec))
     assert answer.status == 422, answer
     assert words in answer.body["message"]
+
+
+IMAGE = "image://ghcr.io/org/models:1/gemma.gguf"
+
+
+def test_a_model_in_an_image_is_read_and_served_where_that_is_switched_on(site: Site) -> None:
+    site.operator()
+    site.node()
+    site.kubelet.behave(
+        "gemma", Behaviour(summary=f"PADDOCK-HEADER {json.dumps(HeaderAnswer(summary=summary()).to_dict())}\n")
+    )
+    site.apply("gemma", model={"source": IMAGE})
+    refused = site.wait_for("Accepted", "False", "SourceRefused")
+    assert "imageVolumes" in refused["message"]
+    site.operator(image_volumes=True)
+    site.wait_for("Available", "True", "Serving")
+    (pod,) = site.pods()
+    assert pod["spec"]["volumes"][0]["image"]["reference"] == "ghcr.io/org/models:1"
+    assert site.status()["model"]["source"] == IMAGE

@@ -108,6 +108,7 @@ def web(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web
         s3 = stack.enter_context(stores.s3(folder_s3, "models", CONTROL_PLANE_IP)) if there else None
         values = {
             "modelCache": {"hostPath": CACHE, "size": "2Gi"},
+            "imageVolumes": True,
             "fetch": {
                 "caBundle": (folder / "tls.crt").read_text(),
                 "hub": site.address,
@@ -242,6 +243,28 @@ def test_registries(namespace: str, web: Web) -> None:
         answers(namespace, name)
         (pod,) = kit.pods(namespace, name)
         assert fetched(namespace, pod["metadata"]["name"]) == file.stat().st_size, name
+
+
+def test_a_model_in_an_image_is_mounted_by_the_kubelet(
+    namespace: str, web: Web, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The container runtime pulls it with the pod's own login: plain HTTP is what it takes from the loopback only."""
+    _, file = web.offer("image")
+    with stores.registry(tmp_path_factory.mktemp("images")) as registry:
+        digest = registry.push_image("org/models", "1", {"models/tiny.gguf": file})
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "login", "namespace": namespace}}
+        login = json.dumps({"auths": {registry.host: {"username": stores.USER, "password": stores.PASSWORD}}})
+        kind = {"type": "kubernetes.io/dockerconfigjson", "stringData": {".dockerconfigjson": login}}
+        apply(secret | kind)
+        source = f"image://{registry.host}/org/models@{digest}/models/tiny.gguf"
+        wish = remote("image", source, {"uuid": RTX_PRO_6000})
+        wish["spec"]["server"] |= {"imagePullSecrets": [{"name": "login"}]}
+        kit.put(namespace, wish)
+        one = kit.wait_available(namespace, "image", seconds=120)["image"]
+    answers(namespace, "image")
+    assert one["status"]["model"]["sizeBytes"] == file.stat().st_size
+    (pod,) = kit.pods(namespace)
+    assert "initContainers" not in pod["spec"]
 
 
 def test_an_object_store(namespace: str, web: Web) -> None:

@@ -7,14 +7,14 @@ from pydantic import Field
 from paddock.api.base import Model
 from paddock.api.selector import ATOMIC, Labels, like, rules
 
-SCHEMES = ("file:///", "pvc://", "hf://", "https://", "s3://", "gs://", "az://", "oci://", "ollama://")
-"""How sources begin; all but the first two are fetched."""
+SCHEMES = ("file:///", "pvc://", "image://", "hf://", "https://", "s3://", "gs://", "az://", "oci://", "ollama://")
+"""How sources begin; all but the first three are fetched."""
 DIGEST_PATTERN = "^[0-9a-f]{64}$"
 
 SOURCE_RULES = rules(
     (
         " || ".join(f"self.startsWith('{scheme}')" for scheme in SCHEMES),
-        "source must be file:///PATH (a folder that the administrator declared), pvc://CLAIM/PATH, hf://, https://, s3://, gs://, az://, oci:// or ollama://",
+        "source must be file:///PATH (a folder that the administrator declared), pvc://CLAIM/PATH, image://, hf://, https://, s3://, gs://, az://, oci:// or ollama://",
     ),
     (
         "!self.contains('/../') && !self.endsWith('/..') && !self.contains('/./')",
@@ -41,25 +41,29 @@ SOURCE_RULES = rules(
         "!self.startsWith('oci://') || self.matches('^oci://[^/@]+/[^@]+(@sha256:[0-9a-f]{64}(/.+)?)?$')",
         "an oci source is oci://REGISTRY/NAME:TAG or oci://REGISTRY/NAME@sha256:DIGEST",
     ),
+    (
+        "!self.startsWith('image://') || self.matches('^image://[^/@]+/[^@]+[.]gguf$|^image://[^/@]+/[^@]+@sha256:[0-9a-f]{64}/.+[.]gguf$')",
+        "an image source is image://REGISTRY/NAME:TAG/FILE.gguf or image://REGISTRY/NAME@sha256:DIGEST/FILE.gguf",
+    ),
     ("self.matches('^[!-~]+$')", "source must be printable ASCII without spaces"),
 )
 
-_IN_PLACE = "(self.source.startsWith('file://') || self.source.startsWith('pvc://'))"
+_IN_PLACE = "self.source.matches('^(file|pvc|image)://')"
 COMPANION_RULES = rules(
     (
         f"!(has(self.secretRef) || has(self.sha256)) || !{_IN_PLACE}",
-        "secretRef and sha256 are for sources that are fetched, not for file:// and pvc://",
+        "secretRef and sha256 are for sources that are fetched, not for file://, pvc:// and image://",
     ),
 )
 
 MODEL_RULES = rules(
     (
         f"!(has(self.secretRef) || has(self.sha256) || has(self.prefetch)) || !{_IN_PLACE}",
-        "secretRef, sha256 and prefetch are for sources that are fetched, not for file:// and pvc://",
+        "secretRef, sha256 and prefetch are for sources that are fetched, not for file://, pvc:// and image://",
     ),
     (
         f"!has(self.cache) || !{_IN_PLACE} || has(self.projector) || has(self.loraAdapters) || has(self.draft)",
-        "cache is for sources that are fetched, not for file:// and pvc://",
+        "cache is for sources that are fetched, not for file://, pvc:// and image://",
     ),
     (
         "!has(self.prefetch) || !has(self.cache)",
@@ -129,7 +133,7 @@ class ModelSpec(Model):
 
     source: SourceText
     """Where the GGUF file is: `file:///models/x.gguf` (below a model root of the nodes), `pvc://claim/path/x.gguf` (in a
-    claim of the namespace), or where it is fetched from: `hf://`, `https://`, `s3://` and others; see docs/models.md."""
+    claim of the namespace), `image://registry/name:tag/x.gguf` (in a container image), or where it is fetched from: `hf://`, `https://`, `s3://` and others; see docs/models.md."""
     secret_ref: SecretName | None = None
     """Secret with what the source asks for: a token, keys, or a registry's login."""
     sha256: Sha256 | None = None

@@ -24,7 +24,7 @@ from paddock.core.quantity import round_up
 from paddock.core.replica import Record, Replica
 from paddock.core.request import Request, request_of
 from paddock.core.rules import rules_for
-from paddock.core.source import RemoteSource, Source, parse_any
+from paddock.core.source import ImageSource, RemoteSource, Source, parse_any
 from paddock.core.status import Finding, last_devices
 from paddock.core.survey import named
 
@@ -120,6 +120,11 @@ def spec_refusal(deployment: Deployment, settings: Settings) -> Source | RemoteS
     beside = wanted_of(spec.model, settings.model_roots)
     if isinstance(beside, str):
         return Finding("False", Reason.SOURCE_REFUSED, beside)
+    if not settings.image_volumes and any(
+        isinstance(one, ImageSource) for one in (source, *(w.source for w in beside))
+    ):
+        message = "image:// is not switched on (imageVolumes in the chart's values); it needs Kubernetes' image volumes"
+        return Finding("False", Reason.SOURCE_REFUSED, message)
     fetched = any(isinstance(one, RemoteSource) for one in (source, *(one.source for one in beside)))
     if fetched and spec.model.cache is None and not settings.cache_folder:
         message = "the nodes have no cache (modelCache in the chart's values), and spec.model.cache names no claim"

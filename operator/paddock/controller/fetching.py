@@ -26,12 +26,12 @@ from paddock.core.deployment import Deployment
 from paddock.core.failures import FETCH, TOLD, fetch_of, progress_in, shown
 from paddock.core.fetching import Order, cache_root, cached_file, prefetch_name, prefetch_pod, told, with_fetch
 from paddock.core.mounting import Shelved, volume_of, with_companions
-from paddock.core.objects import mount_of, root_claim_name
+from paddock.core.objects import mounted_of, root_claim_name
 from paddock.core.plan import Plan
 from paddock.core.pod import Mounted
 from paddock.core.quantize import file_type_name
 from paddock.core.replica import Record, Replica
-from paddock.core.source import ClaimSource, FileSource, RemoteSource, Source, parse_any
+from paddock.core.source import FileSource, RemoteSource, Source, parse_any
 
 log = logging.getLogger("paddock.fetching")
 STEP = 10.0
@@ -96,8 +96,8 @@ class Fetching:
     def _file(
         self, accepted: Accepted, source: Source | RemoteSource, origin: Origin | None, node: str | None, size: int
     ) -> Mounted:
-        if isinstance(source, FileSource | ClaimSource):
-            return Mounted(*mount_of(source, node), size)
+        if isinstance(source, Source):
+            return mounted_of(source, node, size)
         assert origin is not None  # noqa: S101 found for every source that is fetched
         return cached_file(self._claim(accepted, node), origin)
 
@@ -243,7 +243,7 @@ class Fetching:
         if deployment.spec is None:
             return []
         source = parse_any(deployment.spec.model.source, self._settings.model_roots)
-        if isinstance(source, str | FileSource | ClaimSource):
+        if isinstance(source, str | Source):
             return []
         found = await self._models.find(deployment, source, self._world.nodes)
         if found.retry_after is not None:

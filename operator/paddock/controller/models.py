@@ -23,7 +23,7 @@ from paddock.core.companions import wanted_of
 from paddock.core.deployment import Deployment
 from paddock.core.fleet import Node
 from paddock.core.objects import inspector_name, inspector_pod
-from paddock.core.source import ClaimSource, FileSource, RemoteSource, Source
+from paddock.core.source import ClaimSource, FileSource, ImageSource, RemoteSource, Source
 
 KEPT_GOOD = 120.0
 """Seconds that a summary is used without asking again."""
@@ -73,7 +73,7 @@ class Models:
     async def _find(self, deployment: Deployment, source: Source | RemoteSource, nodes: Iterable[str]) -> Found:
         if isinstance(source, FileSource):
             return await self._on_nodes(source, nodes)
-        if isinstance(source, ClaimSource):
+        if isinstance(source, ClaimSource | ImageSource):
             return await self._in_claim(deployment, source)
         return await self.remote.find(deployment, nodes)
 
@@ -81,6 +81,8 @@ class Models:
         """Tell only from where the file of a deployment that runs can be reached; its header is known already."""
         spec = deployment.spec
         alone = spec is None or not wanted_of(spec.model, self._settings.model_roots)
+        if isinstance(source, ImageSource) and alone:
+            return Found()
         if isinstance(source, ClaimSource) and alone:
             return Found(volume_nodes=await self._volume_terms(deployment.namespace, source.claim))
         return await self.find(deployment, source, nodes)
@@ -131,12 +133,14 @@ class Models:
 
     # -- files in claims -----------------------------------------------------------------------------------------
 
-    async def _in_claim(self, deployment: Deployment, source: ClaimSource) -> Found:
+    async def _in_claim(self, deployment: Deployment, source: ClaimSource | ImageSource) -> Found:
         key = f"{deployment.namespace}/{inspector_name(deployment.namespace, source)}"
         now = asyncio.get_running_loop().time()
         kept = self._claims.get(key)
         if kept is not None and (kept.answer.summary is not None or kept.until > now):
             return await self._with_volume(deployment, source, kept)
+        if isinstance(source, ImageSource):
+            return await self._inspect(deployment, source)
         try:
             await self._cluster.get(namespaced("persistentvolumeclaims", deployment.namespace, source.claim))
         except ClusterError as error:
@@ -146,7 +150,7 @@ class Models:
             return Found(reason=Reason.CLAIM_NOT_FOUND, message=message, retry_after=15)
         return await self._inspect(deployment, source)
 
-    async def _inspect(self, deployment: Deployment, source: ClaimSource) -> Found:
+    async def _inspect(self, deployment: Deployment, source: ClaimSource | ImageSource) -> Found:
         """Start the inspector pod, or look at the one that runs."""
         name = inspector_name(deployment.namespace, source)
         settings = self._settings
@@ -188,13 +192,15 @@ class Models:
                 return HeaderAnswer.model_validate_json(line)
         return _fault("InspectionFailed", words)
 
-    async def _with_volume(self, deployment: Deployment, source: ClaimSource, kept: _Kept) -> Found:
+    async def _with_volume(self, deployment: Deployment, source: ClaimSource | ImageSource, kept: _Kept) -> Found:
         if kept.answer.summary is None:
             fault = kept.answer.fault
             wait = max(1.0, kept.until - asyncio.get_running_loop().time())
             code = Reason(fault.code) if fault is not None else Reason.INSPECTION_FAILED
             return Found(reason=code, message=fault.message if fault is not None else "", retry_after=wait)
-        nodes = await self._volume_terms(deployment.namespace, source.claim)
+        nodes = None
+        if isinstance(source, ClaimSource):
+            nodes = await self._volume_terms(deployment.namespace, source.claim)
         return Found(summary=kept.answer.summary, reason=Reason.VALID, volume_nodes=nodes)
 
     async def _volume_terms(self, namespace: str, claim: str) -> frozenset[str] | None:

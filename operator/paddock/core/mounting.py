@@ -34,7 +34,8 @@ def volume_of(pod: dict[str, Any], claim: str) -> str:
 
 
 def _claim_of(volume: Mapping[str, Any]) -> str | None:
-    return (volume.get("persistentVolumeClaim") or {}).get("claimName")
+    image = (volume.get("image") or {}).get("reference")
+    return image or (volume.get("persistentVolumeClaim") or {}).get("claimName")
 
 
 def _mounted(volumes: list[dict[str, Any]], container: dict[str, Any], file: Mounted) -> Mounted:
@@ -50,7 +51,7 @@ def _mounted(volumes: list[dict[str, Any]], container: dict[str, Any], file: Mou
         return replace(file, mount=folder, path=folder + file.path.removeprefix(file.mount))
     name = f"beside-{len(volumes)}"
     folder = file.mount if file.mount not in mounts.values() else f"{CLAIM_MOUNT}-{len(volumes)}"
-    volumes.append({"name": name, "persistentVolumeClaim": {"claimName": file.claim, "readOnly": True}})
+    volumes.append(file.volume(name))
     container["volumeMounts"].append({"name": name, "mountPath": folder, "readOnly": True})
     return replace(file, mount=folder, path=folder + file.path.removeprefix(file.mount))
 
