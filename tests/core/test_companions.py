@@ -20,11 +20,11 @@ from paddock.core.gguf import GgufMetadata, read_gguf
 from paddock.core.header import summary_of
 from paddock.core.mounting import Shelved, volume_of, with_companions
 from paddock.core.need import need, options_of
-from paddock.core.pod import Mounted, PodSettings, bind, server_pod
+from paddock.core.pod import Mounted, PodSettings, server_pod
 from paddock.core.source import ClaimSource, ModelRoot
 from paddock.core.summary import summarize
 from support import companion_writer
-from support.builders import RTX_4080, deployment, record
+from support.builders import RTX_4080, bound, deployment, record
 from support.gguf_writer import Model, write_model
 from support.restricted import violations
 
@@ -141,7 +141,7 @@ def test_a_pod_mounts_fetches_and_names_all_of_them(files: dict[str, GgufMetadat
         Mounted("cache", "/model-cache", "/model-cache/models/d/d.gguf", 20),
     ]
     model = Mounted("mine", "/model-volume", "/model-volume/m.gguf", 100)
-    pod = server_pod(of, 0, record(RTX_4080), bind(RTX_4080, {}), model, PodSettings("r", "p"))
+    pod = server_pod(of, 0, record(RTX_4080), bound(RTX_4080), model, PodSettings("r", "p"))
     shelved = [Shelved(one, place) for one, place in zip(present, places, strict=True)]
     pod = with_companions(pod, shelved, "CUDA0")
     orders = [Order(one.origin, one.wanted.spec, one.wanted.title) for one in present if one.origin is not None]
@@ -175,7 +175,7 @@ def test_a_pod_mounts_fetches_and_names_all_of_them(files: dict[str, GgufMetadat
     assert "readOnly" not in cache["persistentVolumeClaim"]
     assert violations(pod) == []
 
-    bare = server_pod(of, 0, record(None), bind(None, {}), model, PodSettings("r", "p"))
+    bare = server_pod(of, 0, record(None), bound(None), model, PodSettings("r", "p"))
     on_cpu = " ".join(with_companions(bare, shelved, None)["spec"]["containers"][0]["args"])
     assert "--no-mmproj-offload" in on_cpu
     assert "-devd none -ngld 0" in on_cpu

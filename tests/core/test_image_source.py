@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from paddock.core.objects import inspector_name, inspector_pod, mounted_of
-from paddock.core.pod import PodSettings, bind, server_pod
+from paddock.core.pod import PodSettings, server_pod
 from paddock.core.source import ClaimSource, ImageSource, parse_any
-from support.builders import RTX_4080, deployment, record
+from support.builders import RTX_4080, bound, deployment, record
 from support.restricted import violations
 
 DIGEST = "sha256:" + "a" * 64
@@ -38,7 +38,7 @@ def test_reader_and_server_mount_the_image_and_nothing_else() -> None:
     of = deployment(model={"source": "image://ghcr.io/org/models:1/sub/x.gguf"})
     reader = inspector_pod(of, source, "agent:1", "IfNotPresent", 65532)
     mounted = mounted_of(source, "node1", 5)
-    server = server_pod(of, 0, record(RTX_4080), bind(RTX_4080, {}), mounted, PodSettings("r", "p"))
+    server = server_pod(of, 0, record(RTX_4080), bound(RTX_4080), mounted, PodSettings("r", "p"))
     image = {"name": "model", "image": {"reference": "ghcr.io/org/models:1", "pullPolicy": "IfNotPresent"}}
     for pod in (reader, server):
         assert pod["spec"]["volumes"][0] == image
