@@ -17,7 +17,7 @@ DIGEST = "sha256:" + "a" * 64
     ("text", "reference", "path"),
     [
         ("image://ghcr.io/org/models:1/gemma.gguf", "ghcr.io/org/models:1", "gemma.gguf"),
-        ("image://localhost:5000/a/b:v2/models/x.gguf", "localhost:5000/a/b:v2", "models/x.gguf"),
+        ("image://registry.example:5000/a/b:v2/models/x.gguf", "registry.example:5000/a/b:v2", "models/x.gguf"),
         (f"image://ghcr.io/org/models@{DIGEST}/x.gguf", f"ghcr.io/org/models@{DIGEST}", "x.gguf"),
     ],
 )
