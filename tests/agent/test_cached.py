@@ -1,7 +1,11 @@
 """What an agent tells of the cache: only what is there whole."""
 
+import asyncio
 from pathlib import Path
 
+import pytest
+
+from paddock.agent import lister as lister_module
 from paddock.agent.board import Board
 from paddock.agent.cached import list_cache
 from paddock.agent.lister import Lister
@@ -57,3 +61,27 @@ async def test_a_fetched_model_is_in_the_next_report_without_a_listing(tmp_path:
     await lister.refresh()
     assert board.posting.report.cache == [CachedModel(key="aa11", bytes=10)]
     assert board.posting.etag != before.etag
+
+
+async def test_a_model_that_comes_or_goes_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lister_module, "_CACHE_INTERVAL", 0.01)
+    Cache(tmp_path).prepare()
+    board = Board()
+    lister = Lister(Settings(cache_folder=tmp_path), board, ("false",))
+    await lister.list_all()
+    task = asyncio.create_task(lister.follow_cache())
+    await asyncio.sleep(0)  # it has begun
+    try:
+        for expected in (1, 0):
+            posting = board.posting
+            if expected:
+                fill(tmp_path, "aa11", 10)
+            else:
+                Cache(tmp_path).clear()
+            async with asyncio.timeout(10):
+                while board.posting is posting:  # noqa: ASYNC110 a report is told by no event
+                    await asyncio.sleep(0.01)
+            assert board.posting is not None
+            assert len(board.posting.report.cache or []) == expected
+    finally:
+        task.cancel()

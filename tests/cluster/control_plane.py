@@ -33,7 +33,7 @@ class ControlPlane:
         self._credentials.make()
         self._credentials.kubeconfig("admin", self.kubeconfig)
         self._start_etcd()
-        self._start_api_server()
+        self._start("kube-apiserver", *self._api_server)
         wait_until("API server ready", self.ready, 60)
         self._start_controller_manager()
         self._start_scheduler()
@@ -83,10 +83,14 @@ class ControlPlane:
             "--unsafe-no-fsync",  # the data is worth nothing after a crash of the machine, and the disk is slow
         )
 
-    def _start_api_server(self) -> None:
+    def end_if_outdated(self) -> None:
+        """End an API server that was started with other arguments."""
+        self._processes.end_if_outdated("kube-apiserver", self._api_server)
+
+    @property
+    def _api_server(self) -> tuple[str, ...]:
         pki = self._credentials.folder
-        self._start(
-            "kube-apiserver",
+        return (
             str(self._programs.kubernetes / "kube-apiserver"),
             f"--etcd-servers=http://127.0.0.1:{ETCD_PORT}",
             f"--bind-address={CONTROL_PLANE_IP}",
@@ -105,6 +109,7 @@ class ControlPlane:
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction",
             "--allow-privileged=true",
+            "--feature-gates=ImageVolume=true",
             # Half a minute instead of five: tests of lost nodes wait for it.
             "--default-not-ready-toleration-seconds=30",
             "--default-unreachable-toleration-seconds=30",

@@ -72,6 +72,7 @@ class LocalCluster:
             began = time.monotonic()
             for name in self.node_names():
                 self.node(name).end_if_outdated()
+            self.control_plane.end_if_outdated()
             if self.healthy(nodes):
                 return
             if self.processes.names() and not host.members():

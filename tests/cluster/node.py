@@ -193,9 +193,11 @@ class NodeRunner:
         (node.folder / "kubelet.yaml").write_text(json.dumps(self._kubelet(), indent=1))
 
     def end_if_outdated(self) -> None:
-        """End containerd and kubelet if they give containers other pretend hardware than now; containers go on."""
+        """End containerd and kubelet if they have other settings or pretend hardware than now; containers go on."""
         file = self._nvidia_file
-        if file.exists() and json.loads(file.read_text())["mounts"][-2:] != self._pretend_mounts():
+        other = file.exists() and json.loads(file.read_text())["mounts"][-2:] != self._pretend_mounts()
+        config = self.node.folder / "kubelet.yaml"
+        if other or (config.exists() and json.loads(config.read_text()) != self._kubelet()):
             self.stop()
 
     @property
@@ -258,4 +260,5 @@ class NodeRunner:
             "kubeAPIQPS": 100,
             "kubeAPIBurst": 200,
             "serializeImagePulls": False,
+            "featureGates": {"ImageVolume": True},
         }

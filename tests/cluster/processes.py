@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,12 @@ class Processes:
         if record is None or started_at(record["pid"]) != record["started"]:
             return None
         return int(record["pid"])
+
+    def end_if_outdated(self, name: str, argv: Sequence[str]) -> None:
+        """End a program that was started with other arguments."""
+        record = self._read(name)
+        if record is not None and list(record["program"]["argv"]) != list(argv):
+            self.stop(name)
 
     def start(self, program: Program) -> int:
         """Start `program` unless it runs, and return its pid. It outlives this process."""

@@ -43,6 +43,7 @@ EVERYTHING: Object = {
         {"path": "/models", "hostPath": "/srv/models"},
         {"path": "/more", "hostPath": "/mnt/nfs/more"},
     ],
+    "imageVolumes": True,
     "modelCache": {"hostPath": "/srv/cache", "size": "500Gi"},
     "fetch": {
         "caBundle": "-----BEGIN CERTIFICATE-----\n",
@@ -367,6 +368,7 @@ def test_the_operator_gets_what_the_values_say(everything: list[Object]) -> None
         "PADDOCK_FETCH_CERTIFICATES": "-----BEGIN CERTIFICATE-----\n",
         "PADDOCK_FETCH_ENVIRONMENT": found["PADDOCK_FETCH_ENVIRONMENT"],
         "PADDOCK_IMAGE_PULL_POLICY": "Always",
+        "PADDOCK_IMAGE_VOLUMES": "true",
         "PADDOCK_LEADER_ELECTION": "true",
         "PADDOCK_LEASE_SECONDS": "30",
         "PADDOCK_LISTEN": ":18080",

@@ -11,6 +11,7 @@ from paddock.core.deployment import Deployment, revision
 from paddock.core.failures import fetch_of, progress_in, shown
 from paddock.core.fetching import (
     Fetcher,
+    Order,
     cache_root,
     cached_file,
     header_name,
@@ -42,14 +43,25 @@ def wanted(**model: Any) -> Deployment:
     return deployment(model={"source": ORIGIN.source, "secretRef": {"name": "hub"}, **model})
 
 
+def orders(of: Deployment) -> list[Order]:
+    assert of.spec is not None
+    return [Order(ORIGIN, of.spec.model)]
+
+
 def serving(of: Deployment) -> dict[str, Any]:
     binding, mounted = bound(RTX_4080), cached_file("cache", ORIGIN)
-    return with_fetch(server_pod(of, 0, record(RTX_4080), binding, mounted, PodSettings("r", "p")), of, ORIGIN, FETCHER)
+    return with_fetch(
+        server_pod(of, 0, record(RTX_4080), binding, mounted, PodSettings("r", "p")), of, orders(of), FETCHER
+    )
 
 
 def pods() -> list[dict[str, Any]]:
     of = wanted()
-    return [header_pod(of, ORIGIN.source, FETCHER), prefetch_pod(of, ORIGIN, "node1", "cache", FETCHER), serving(of)]
+    return [
+        header_pod(of, ORIGIN.source, FETCHER),
+        prefetch_pod(of, orders(of), "node1", "cache", FETCHER),
+        serving(of),
+    ]
 
 
 def containers(pod: dict[str, Any]) -> list[dict[str, Any]]:
@@ -125,7 +137,7 @@ def test_a_claim_of_the_user_has_no_limit_but_its_own() -> None:
 
 
 def test_a_pod_that_prefetches_goes_to_its_node_and_ends() -> None:
-    pod = prefetch_pod(wanted(), ORIGIN, "node1", "cache", FETCHER)
+    pod = prefetch_pod(wanted(), orders(wanted()), "node1", "cache", FETCHER)
     (term,) = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
         "nodeSelectorTerms"
     ]

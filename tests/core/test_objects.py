@@ -6,13 +6,14 @@ from paddock.core.objects import (
     endpoint,
     inspector_name,
     inspector_pod,
-    mount_of,
+    mounted_of,
     root_claim,
     root_claim_name,
     root_id,
     root_volume,
     service,
 )
+from paddock.core.pod import Mounted
 from paddock.core.source import ClaimSource, FileSource, ModelRoot
 from support.builders import deployment
 
@@ -53,11 +54,11 @@ def test_a_volume_is_kept_when_its_claim_goes_and_stays_on_its_node() -> None:
 
 def test_where_a_server_finds_its_file() -> None:
     claim = ClaimSource("weights", "llm/x.gguf")
-    assert mount_of(claim, None) == ("weights", "/model-volume", "/model-volume/llm/x.gguf")
+    assert mounted_of(claim, None) == Mounted("weights", "/model-volume", "/model-volume/llm/x.gguf", 0)
     file = FileSource("/models/x.gguf", ROOT)
-    assert mount_of(file, "node1") == (root_claim_name(ROOT, "node1"), "/models", "/models/x.gguf")
+    assert mounted_of(file, "node1") == Mounted(root_claim_name(ROOT, "node1"), "/models", "/models/x.gguf", 0)
     with pytest.raises(AssertionError):
-        mount_of(file, None)
+        mounted_of(file, None)
 
 
 def test_the_service_has_the_deployments_name_and_owner() -> None:

@@ -52,10 +52,10 @@ def boot(node: str) -> str:
     return name
 
 
-def write_tiny(path: Path, context: int = 2048, *, author: str = "tests") -> None:
+def write_tiny(path: Path, context: int = 2048, *, author: str = "tests", forward: int = 128) -> None:
     """Write a model of some hundred kilobytes that llama-server loads and talks nonsense with; each author's is new.
 
-    context is what it says that it was trained with, in tokens.
+    context is what it says that it was trained with, in tokens; forward makes it larger: 1000 are 768 kB.
     """
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581", "a", "b"]
     tokens += [f"word{number}" for number in range(288 - len(tokens))]
@@ -70,7 +70,9 @@ def write_tiny(path: Path, context: int = 2048, *, author: str = "tests") -> Non
         "tokenizer.ggml.eos_token_id": 2,
         "tokenizer.ggml.unknown_token_id": 0,
     }
-    write_model(path, Model(vocabulary=288, head_width=64, context=context, extra=tokenizer)).chmod(0o644)
+    write_model(path, Model(vocabulary=288, head_width=64, context=context, forward=forward, extra=tokenizer)).chmod(
+        0o644
+    )
 
 
 # --- objects

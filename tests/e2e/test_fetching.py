@@ -2,13 +2,17 @@
 
 import ipaddress
 import json
+import os
 import shutil
+import signal
 import ssl
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Self
 
 import pytest
 from cryptography import x509
@@ -18,8 +22,19 @@ from cryptography.x509.oid import NameOID
 
 from cluster.settings import CONTROL_PLANE_IP, Programs, cache_folder
 from e2e import api, installation, kit
-from support import fetch_site, stores
-from support.cluster import GTX_1060, RTX_4080, RTX_PRO_6000, apply, eventually, kubectl, models_folder
+from support import companion_writer, fetch_site, stores
+from support.cluster import (
+    GTX_1060,
+    RTX_4080,
+    RTX_PRO_6000,
+    apply,
+    eventually,
+    kubectl,
+    models_folder,
+    node_down,
+    node_up,
+)
+from support.gguf_writer import Model
 
 pytestmark = pytest.mark.e2e
 CACHE = "/var/lib/paddock/models/e2e-cache"
@@ -93,6 +108,7 @@ def web(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web
         s3 = stack.enter_context(stores.s3(folder_s3, "models", CONTROL_PLANE_IP)) if there else None
         values = {
             "modelCache": {"hostPath": CACHE, "size": "2Gi"},
+            "imageVolumes": True,
             "fetch": {
                 "caBundle": (folder / "tls.crt").read_text(),
                 "hub": site.address,
@@ -229,6 +245,28 @@ def test_registries(namespace: str, web: Web) -> None:
         assert fetched(namespace, pod["metadata"]["name"]) == file.stat().st_size, name
 
 
+def test_a_model_in_an_image_is_mounted_by_the_kubelet(
+    namespace: str, web: Web, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The container runtime pulls it with the pod's own login: plain HTTP is what it takes from the loopback only."""
+    _, file = web.offer("image")
+    with stores.registry(tmp_path_factory.mktemp("images")) as registry:
+        digest = registry.push_image("org/models", "1", {"models/tiny.gguf": file})
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "login", "namespace": namespace}}
+        login = json.dumps({"auths": {registry.host: {"username": stores.USER, "password": stores.PASSWORD}}})
+        kind = {"type": "kubernetes.io/dockerconfigjson", "stringData": {".dockerconfigjson": login}}
+        apply(secret | kind)
+        source = f"image://{registry.host}/org/models@{digest}/models/tiny.gguf"
+        wish = remote("image", source, {"uuid": RTX_PRO_6000})
+        wish["spec"]["server"] |= {"imagePullSecrets": [{"name": "login"}]}
+        kit.put(namespace, wish)
+        one = kit.wait_available(namespace, "image", seconds=120)["image"]
+    answers(namespace, "image")
+    assert one["status"]["model"]["sizeBytes"] == file.stat().st_size
+    (pod,) = kit.pods(namespace)
+    assert "initContainers" not in pod["spec"]
+
+
 def test_an_object_store(namespace: str, web: Web) -> None:
     if web.s3 is None:
         pytest.skip("the S3 server was not compiled yet: tests/cluster/build.sh s3")
@@ -243,6 +281,45 @@ def test_an_object_store(namespace: str, web: Web) -> None:
     assert fetched(namespace, pod["metadata"]["name"]) == file.stat().st_size
 
 
+def test_projector_adapter_and_draft_model_serve_beside_a_model(namespace: str, web: Web) -> None:
+    """Four files of as many sources, on one pretend card; the log proves where each of them is."""
+    source, file = web.offer("beside")
+    draft, drafting = web.offer("draft")
+    written = {name: web.folder / f"{name}.gguf" for name in ("projector", "adapter")}
+    companion_writer.write_projector(written["projector"], companion_writer.TINY)
+    companion_writer.write_adapter(written["adapter"], Model(vocabulary=288, head_width=64))
+    for name, path in written.items():
+        web.site.files[f"/{name}.gguf"] = path
+    addresses = {name: f"{web.site.address}/{name}.gguf" for name in written}
+    more: dict[str, object] = {
+        "projector": {"source": addresses["projector"]},
+        "loraAdapters": [{"source": addresses["adapter"], "scale": 0.5}],
+        "draft": {"source": draft, "sha256": fetch_site.sha256(drafting)},
+    }
+    wishes: dict[str, dict[str, object]] = {"plain": {}, "beside": more}
+    kit.put(namespace, *(remote(one, source, {"uuid": RTX_4080}, **wish) for one, wish in wishes.items()))
+    both = kit.wait_available(namespace, "plain", "beside", seconds=120)
+    answers(namespace, "beside")
+    (pod,) = kit.pods(namespace, "beside")
+    name = pod["metadata"]["name"]
+    told = both["beside"]["status"]
+    assert [one["kind"] for one in told["model"]["companions"]] == ["Projector", "Adapter", "Draft"]
+    need = {one: both[one]["status"]["need"]["weightsBytes"] for one in both}
+    assert need["beside"] > need["plain"]
+    log = kubectl("logs", "-n", namespace, name, "-c", "server")
+    assert "CLIP using CUDA0 backend" in log
+    assert "CUDA0 LoRA buffer size" in log
+    assert "adding speculative implementation 'draft-simple'" in log
+    _, adapters = kit.request(kit.address_of(namespace, "beside"), "/lora-adapters")
+    assert [one["scale"] for one in adapters] == [0.5]
+    size = sum(path.stat().st_size for path in (drafting, *written.values()))
+    assert size <= fetched(namespace, name) <= size + file.stat().st_size
+
+    kit.put(namespace, remote("wrong", source, projector={"source": draft}))
+    refused = kit.wait_condition(namespace, "wrong", "Accepted", "False", "ModelUnsupported", seconds=90)
+    assert refused["message"] == "projector: the file is a model, no projector"
+
+
 def test_many_pods_of_two_nodes_fetch_twice(namespace: str, web: Web) -> None:
     source, file = web.offer("many")
     for name, uuid in (("a", GTX_1060), ("b", RTX_4080), ("c", RTX_PRO_6000)):
@@ -255,6 +332,102 @@ def test_many_pods_of_two_nodes_fetch_twice(namespace: str, web: Web) -> None:
         by_node[node] = by_node.get(node, 0) + fetched(namespace, pod["metadata"]["name"])
     size = file.stat().st_size
     assert by_node == {"node1": size, "node2": size}
+
+
+def fetchers_of(address: str) -> list[int]:
+    """Give the processes of this machine that fetch from this address, which is of this test alone."""
+    found = []
+    for one in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            words = one.read_bytes().decode(errors="replace").split("\0")
+            if "paddock.fetch.main" in words and "get" in words and address in words:
+                found.append(int(one.parent.name))
+    return found
+
+
+class Looker:
+    """Looks all the time at the files of a cache: there must be whole ones only, and what was there stays."""
+
+    def __init__(self, cache: Path, size: int) -> None:
+        self._cache, self._size = cache, size
+        self._before = {one.name for one in (cache / "blobs").iterdir()}
+        self._stop = threading.Event()
+        self.wrong: list[str] = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.02):
+            there = {one.name: one.stat().st_size for one in (self._cache / "blobs").iterdir()}
+            self.wrong += [f"{name} has {size} bytes" for name, size in there.items() if self._half(name, size)]
+            self.wrong += [f"{name} is gone" for name in self._before - there.keys()]
+
+    def _half(self, name: str, size: int) -> bool:
+        return name not in self._before and size != self._size
+
+
+def end_everything(namespace: str, address: str, further: Callable[[float], Callable[[], bool]]) -> None:
+    """End fetcher, a server's pod, agents and operator, kubelet and containerd, each amid the fetch to node2."""
+    eventually("a tenth is there", further(0.1))
+    os.kill(fetchers_of(address)[0], signal.SIGKILL)
+    eventually("it goes on after its process was killed", further(0.1))
+    pods = [pod["metadata"]["name"] for pod in kit.pods(namespace, "killed")]
+    kubectl("delete", "pod", "-n", namespace, pods[0], "--grace-period=0", "--force")
+    eventually("it goes on after a pod was deleted", further(0.1))
+    for selector in ("app.kubernetes.io/component=node-agent", kit.OPERATOR):
+        ended = [pod["metadata"]["name"] for pod in api.listed("pods", kit.SYSTEM, selector)]
+        kubectl("delete", "pod", "-n", kit.SYSTEM, *ended, "--grace-period=0", "--force")
+    eventually("it goes on without agents and operator", further(0.1))
+    node_down("node2")
+    eventually("it goes on without kubelet and containerd", further(0.05))
+    node_up("node2")
+
+
+def test_whatever_is_killed_amid_a_fetch_it_is_fetched_once_and_whole(namespace: str, web: Web) -> None:
+    source, good = web.offer("good")
+    kit.put(namespace, remote("good", source, {"uuid": RTX_PRO_6000}))
+    kit.wait_available(namespace, "good")
+    file = web.folder / "killed.gguf"
+    kit.write_tiny(file, author="killed", forward=200_000)
+    address, size = f"{web.site.address}/{file.name}", file.stat().st_size
+    web.site.files[f"/{file.name}"] = file
+    cache, before = models_folder("node2") / "e2e-cache", web.site.sent
+    wish = remote("killed", address, {"uuid": RTX_PRO_6000}, sha256=fetch_site.sha256(file))
+    wish["spec"]["replicas"] = 2
+
+    def further(share: float) -> Callable[[], bool]:
+        """Give a look at whether a further share of the file came."""
+        target = min(web.site.sent + share * size, before + 0.95 * size)
+        return lambda: web.site.sent >= target
+
+    web.site.bytes_per_second = 1.5e6
+    try:
+        with Looker(cache, size) as looker:
+            kit.put(namespace, wish)
+            end_everything(namespace, address, further)
+            web.site.bytes_per_second = 0
+            kit.wait_available(namespace, "killed", "good", seconds=180)
+    finally:
+        web.site.bytes_per_second = 0
+        node_up("node2")
+        installation.wait_listed()
+    assert looker.wrong == []
+    sent = web.site.sent - before
+    assert size <= sent < 1.5 * size, f"{sent} bytes of {size} were sent"
+    for one in (file, good):
+        digest = fetch_site.sha256(one)
+        assert fetch_site.sha256(cache / "blobs" / f"sha256-{digest}") == digest
+    assert list((cache / "partial").iterdir()) == []
+    answers(namespace, "killed")
 
 
 def test_each_failure_is_told_by_condition_and_message(namespace: str, web: Web) -> None:

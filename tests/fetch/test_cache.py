@@ -180,3 +180,44 @@ def test_a_cache_where_nothing_can_be_written_is_said(node: Node, tmp_path: Path
     with pytest.raises(FetchError, match="the cache cannot be written to") as caught:
         node.get(node.site.address + "/model.gguf")
     assert caught.value.failure == "OutOfSpace"
+
+
+def test_several_contents_come_in_one_run_and_are_held_together(node: Node, tmp_path: Path) -> None:
+    sizes = {}
+    for number in range(3):
+        path = fill(write_model(tmp_path / f"m{number}.gguf", Model(width=256, vocabulary=1000 + number)))
+        node.site.files[f"/m{number}.gguf"] = path
+        sizes[number] = path.stat().st_size
+    own, first, second = (f"{node.site.address}/m{number}.gguf" for number in range(3))
+    beside = [{"source": first, "name": "projector", "bytes": sizes[1]}, {"source": second, "bytes": sizes[2]}]
+    arguments = [text for one in beside for text in ("--beside", json.dumps(one))]
+    folder = str(node.cache.folder)
+    code, lines, _ = node.run("get", own, "--cache", folder, "--bytes", str(sizes[0]), *arguments)
+    done = lines[-1]
+    assert (code, done["event"], done["fetched"]) == (0, "done", sum(sizes.values()))
+    assert done["path"].endswith("/m0.gguf")
+    assert len(keys(node)) == 3
+    told = [one["total"] for one in lines if one["event"] == "progress"]
+    assert set(told) <= {sum(sizes.values())}
+
+    holder = node.start("hold", *keys(node), "--cache", folder)
+    try:
+        assert holder.stdout is not None
+        for _ in range(3):
+            assert json.loads(holder.stdout.readline())["event"] == "held"
+        assert node.cache.clear() == []
+    finally:
+        holder.send_signal(signal.SIGTERM)
+        holder.communicate(timeout=20)
+    assert len(node.cache.clear()) == 3
+
+
+def test_what_is_wrong_with_one_of_several_is_told_by_its_name(node: Node) -> None:
+    absent = json.dumps({"source": f"{node.site.address}/absent.gguf", "name": "draft model"})
+    code, lines, _ = node.run(
+        "get", f"{node.site.address}/x.gguf", "--cache", str(node.cache.folder), "--beside", absent
+    )
+    assert code == 4
+    assert lines[-1]["message"].startswith("draft model: ")
+    code, _, said = node.run("get", f"{node.site.address}/x.gguf", "--cache", str(node.cache.folder), "--beside", "{}")
+    assert (code, "--beside" in said) == (2, True)

@@ -153,6 +153,7 @@ def api_server(folder: Path, *arguments: str) -> Iterator[ApiServer]:
         f"--service-account-signing-key-file={folder / 'accounts.key'}",
         "--service-cluster-ip-range=10.0.0.0/24",
         "--disable-admission-plugins=ServiceAccount",
+        "--feature-gates=ImageVolume=true",
         *arguments,
     ]
     with _process(etcd, folder / "etcd.log"), _process(server, folder / "apiserver.log"):

@@ -70,6 +70,8 @@ class Behaviour:
     """Seconds that a pod takes to end."""
     summary: str = ""
     """What an inspector pod prints."""
+    summaries: dict[str, str] = field(default_factory=dict)
+    """The same by source, where there are several."""
     fetch_log: str = ""
     """What the container prints that fetches files; it runs as long as this is not empty."""
     fetch_failure: str = ""
@@ -320,7 +322,9 @@ class PretendKubelet:
             behaviour.log_errors -= 1
             return web.Response(status=500, text="the container runtime does not answer")
         container = request.match_info["container"]
-        said = {"inspect": behaviour.summary, "fetch": behaviour.fetch_log}
+        command = pod["spec"]["containers"][0].get("command") or []
+        told = (text for source, text in behaviour.summaries.items() if source in command)
+        said = {"inspect": next(told, behaviour.summary), "fetch": behaviour.fetch_log}
         text = said[container] if container in said else behaviour.log(pod)
         return web.Response(text=text[: int(request.query.get("limitBytes", "1000000000"))])
 

@@ -9,6 +9,7 @@ VOLUMES = {
     "downwardAPI",
     "emptyDir",
     "ephemeral",
+    "image",  # since 1.33 (kubernetes#130394), which the text does not say yet
     "persistentVolumeClaim",
     "projected",
     "secret",

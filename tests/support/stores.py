@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import json
 import os
 import socket
 import subprocess
 import sys
+import tarfile
 import time
 import urllib.error
 import urllib.request
@@ -90,7 +92,26 @@ class Registry:
         for path, said in files:
             raw = path.read_bytes()
             layers.append({**said, **self._blob(repository, raw)})
-        config = {"mediaType": "application/vnd.oci.empty.v1+json", **self._blob(repository, b"{}")}
+        return self._manifest(repository, tag, "application/vnd.oci.empty.v1+json", b"{}", layers)
+
+    def push_image(self, repository: str, tag: str, files: dict[str, Path]) -> str:
+        """Push a container image that holds nothing but files, by their path in it; gives its digest."""
+        archive = io.BytesIO()
+        with tarfile.open(fileobj=archive, mode="w") as tar:
+            for name, path in files.items():
+                member = tarfile.TarInfo(name)
+                member.size, member.mode = path.stat().st_size, 0o644
+                with path.open("rb") as stream:
+                    tar.addfile(member, stream)
+        layer = self._blob(repository, archive.getvalue())
+        roots = {"type": "layers", "diff_ids": [layer["digest"]]}
+        config = json.dumps({"architecture": "amd64", "os": "linux", "rootfs": roots, "config": {}}).encode()
+        kind = "application/vnd.oci.image.config.v1+json"
+        layers = [{"mediaType": "application/vnd.oci.image.layer.v1.tar", **layer}]
+        return self._manifest(repository, tag, kind, config, layers)
+
+    def _manifest(self, repository: str, tag: str, config_kind: str, raw: bytes, layers: list[dict[str, Any]]) -> str:
+        config = {"mediaType": config_kind, **self._blob(repository, raw)}
         kind = "application/vnd.oci.image.manifest.v1+json"
         manifest = {"schemaVersion": 2, "mediaType": kind, "config": config, "layers": layers}
         body = json.dumps(manifest).encode()

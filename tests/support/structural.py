@@ -23,6 +23,7 @@ IN_A_CLOSED_UNION = {"not", "x-kubernetes-preserve-unknown-fields"}
 KINDS = {
     "string": str,
     "integer": int,
+    "number": float,
     "boolean": bool,
     "array": list,
     "object": dict,

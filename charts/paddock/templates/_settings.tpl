@@ -18,6 +18,7 @@ Environment given in values comes first, so that every setting can be reached.
   "PADDOCK_FETCH_ENVIRONMENT" (include "paddock.fetchEnv" . | fromYaml | toJson)
   "PADDOCK_HOST_BUDGET" .Values.server.hostBudget
   "PADDOCK_IMAGE_PULL_POLICY" .Values.images.pullPolicy
+  "PADDOCK_IMAGE_VOLUMES" (.Values.imageVolumes | toString)
   "PADDOCK_LEADER_ELECTION" "true"
   "PADDOCK_LEASE_SECONDS" (int .Values.operator.leaseSeconds | toString)
   "PADDOCK_LISTEN" (printf ":%d" (int .Values.operator.port))

@@ -29,6 +29,14 @@ def list_cache(cache: Path | None) -> list[CachedModel] | None:
     return [CachedModel(key=name, bytes=size) for name, size in found if size is not None][:MOST]
 
 
+def changed(cache: Path | None) -> int:
+    """Give a number that is another one whenever a model came or went: the time of the last change of the folder."""
+    try:
+        return (cache / FOLDER).stat().st_mtime_ns if cache is not None else 0
+    except OSError:
+        return 0
+
+
 def _bytes(folder: Path) -> int | None:
     """Add up the model files of a folder; None when it has none, for example since it is being removed."""
     total, files = 0, 0

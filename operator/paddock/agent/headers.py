@@ -9,8 +9,8 @@ from typing import Final
 
 from paddock.api.report import HeaderAnswer, HeaderFault
 from paddock.core.gguf import GgufError, GgufMetadata, read_gguf
+from paddock.core.header import summary_of
 from paddock.core.split import read_parts
-from paddock.core.summary import summarize
 
 SERVER_USER: Final = 65532
 """User and group that servers run as; a file that only root can read is of no use to them."""
@@ -32,7 +32,7 @@ def read_header(path: str, roots: Sequence[str]) -> HeaderAnswer:
     Blocks as long as the file system does. Symbolic links are followed as long as they stay below the roots.
     """
     try:
-        return HeaderAnswer(summary=summarize(_read_parts(path, roots)))
+        return HeaderAnswer(summary=summary_of(_read_parts(path, roots)))
     except _FaultError as error:
         return HeaderAnswer(fault=error.fault)
     except GgufError as error:

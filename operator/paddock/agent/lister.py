@@ -21,7 +21,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from paddock.agent.board import Board
-from paddock.agent.cached import list_cache
+from paddock.agent.cached import changed, list_cache
 from paddock.agent.offers import Offers
 from paddock.agent.processes import Outcome, Runner
 from paddock.agent.settings import Settings
@@ -38,6 +38,8 @@ IMAGE_FOLDER = Path("/app")
 """Where serving images keep llama.cpp's libraries."""
 _FIRST_RETRY = 5.0
 """Seconds to the next try after a failed listing; doubled with each further failure."""
+_CACHE_INTERVAL = 1.0
+"""Seconds between two looks at whether the node's cache has changed: one question to the file system."""
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _TELLING = re.compile(r"error|fail|cannot|could not|unable", re.IGNORECASE)
 
@@ -169,6 +171,16 @@ class Lister:
         if given != self._given:
             self._given = given
             self._repost()
+
+    async def follow_cache(self) -> None:
+        """Tell at once of models that come to the node's cache, or go; for ever."""
+        seen = changed(self._settings.cache_folder)
+        while True:
+            await asyncio.sleep(_CACHE_INTERVAL)
+            now = changed(self._settings.cache_folder)
+            if now != seen and self._board.posting is not None:
+                seen = now
+                self._post()
 
     async def list_all(self) -> bool:
         """List the registry and the driver's cards and post the report; False when the registry was not listed."""

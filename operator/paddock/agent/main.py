@@ -100,7 +100,7 @@ async def _serve(settings: Settings) -> None:
     runner, port = await start_server(api, settings, credentials)
     _log.info("paddock-agent %s listens on port %d", __version__, port)
     try:
-        jobs = [lister.run(), Watcher(settings, lister.take).run(), lister.follow_plugin()]
+        jobs = [lister.run(), Watcher(settings, lister.take).run(), lister.follow_plugin(), lister.follow_cache()]
         if settings.pod_resources is not None:
             jobs.append(follow(settings.pod_resources, lister.take_given))
         await _until_signal([*jobs, credentials.follow_certificate()])

@@ -62,6 +62,23 @@ class Origin(Model):
     """Of most tensors, for example Q4_K_M."""
 
 
+class Further(Model):
+    """An argument of `paddock-fetch get --beside`: another content that is fetched in the same run."""
+
+    source: str
+    """Where it is."""
+    name: str = ""
+    """What messages call it."""
+    key: str | None = None
+    """The content that is expected."""
+    bytes: Size = 0
+    """Of all its files, where that is known: for the per cent of the whole."""
+    sha256: str | None = None
+    """What its only file must have."""
+    credentials: str | None = None
+    """Folder of a mounted Secret."""
+
+
 class SourceAnswer(Model):
     """Answer of `paddock-fetch header`, after PADDOCK-HEADER on its line: origin and summary, or why not."""
 

@@ -12,7 +12,7 @@ from paddock.api.disruption import Disruption, DisruptionSpec, LastDevice
 from paddock.api.queue import Queue, Shortage
 from paddock.api.resources import LocalReference, Resources
 from paddock.api.selector import ATOMIC, PCI_PATTERN, DeviceSelector, Preference, like, rules
-from paddock.api.source import MODEL_RULES, SOURCE_RULES, ModelCache, ModelStatus, Prefetch, SecretName, Sha256
+from paddock.api.source import ModelSpec, ModelStatus
 
 MAX_NAME = 40
 """Longest name of a ModelDeployment: its Service has the same name, its pods add a revision and a number."""
@@ -94,24 +94,6 @@ GpuLayers = Annotated[
         }
     ),
 ]
-
-
-class ModelSpec(Model):
-    """Which model."""
-
-    model_config = {"json_schema_extra": MODEL_RULES}
-
-    source: Annotated[str, Field(max_length=1024, min_length=1, json_schema_extra=SOURCE_RULES)]
-    """Where the GGUF file is: `file:///models/x.gguf` (below a model root of the nodes), `pvc://claim/path/x.gguf` (in a
-    claim of the namespace), or where it is fetched from: `hf://`, `https://`, `s3://` and others; see docs/models.md."""
-    secret_ref: SecretName | None = None
-    """Secret with what the source asks for: a token, keys, or a registry's login."""
-    sha256: Sha256 | None = None
-    """What the fetched file must be; of a source of several files, the first."""
-    cache: ModelCache | None = None
-    """A claim in which fetched files are kept. By default the cache of the node, where the administrator has one."""
-    prefetch: Prefetch | None = None
-    """Nodes that get the files before a replica is there. A change moves nothing that runs."""
 
 
 class SecretKeyRef(Model):
@@ -340,6 +322,12 @@ class ServerSpec(Model):
 
 class ModelDeploymentSpec(Model):
     """What the user asks for."""
+
+    model_config = {
+        "json_schema_extra": rules(
+            ("!has(self.model.draft) || self.serving.mode == 'Chat'", "model.draft is for serving.mode Chat"),
+        )
+    }
 
     replicas: Annotated[int, Field(ge=0, le=1000)] = 1
     """Number of servers, each on one device of its own where possible."""

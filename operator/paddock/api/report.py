@@ -210,6 +210,25 @@ class GraphOutline(Model):
     """Which kind each layer is of, without those that only predict further tokens."""
 
 
+class CompanionSummary(Model):
+    """What a file is that is no model itself but serves beside one."""
+
+    kind: Literal["Projector", "Adapter"]
+    """What it is for."""
+    device: TensorGroup
+    """Tensors on the model's device."""
+    host: TensorGroup
+    """Tensors beside the token embeddings, which stay in host memory."""
+    numbers: dict[str, int] = {}
+    """Of a projector: whole numbers of its encoders, by their key below clip."""
+    projectors: list[str] = []
+    """Of a projector: the kinds that it names."""
+    widest: int = 0
+    """Of an adapter: the longest side of a tensor."""
+    adapts: dict[str, list[list[int]]] = {}
+    """Of an adapter: shapes of the tensors that it changes, by name, without the layer for those of layers."""
+
+
 class HeaderSummary(Model):
     """What the operator needs to know of a GGUF file: some hundred bytes instead of the header's megabytes."""
 
@@ -297,6 +316,8 @@ class HeaderSummary(Model):
     """Bytes of their tensors, which are loaded for drafting alone."""
     graph: GraphOutline | None = None
     """What the compute buffer can be found exactly from."""
+    companion: CompanionSummary | None = None
+    """What the file is where it is no model; all that is about models is 0 then."""
 
 
 class HeaderFault(Model):

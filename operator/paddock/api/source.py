@@ -1,20 +1,20 @@
 """Words about model files: where they come from, where they are kept, and what is known of them."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from paddock.api.base import Model
 from paddock.api.selector import ATOMIC, Labels, like, rules
 
-SCHEMES = ("file:///", "pvc://", "hf://", "https://", "s3://", "gs://", "az://", "oci://", "ollama://")
-"""How sources begin; all but the first two are fetched."""
+SCHEMES = ("file:///", "pvc://", "image://", "hf://", "https://", "s3://", "gs://", "az://", "oci://", "ollama://")
+"""How sources begin; all but the first three are fetched."""
 DIGEST_PATTERN = "^[0-9a-f]{64}$"
 
 SOURCE_RULES = rules(
     (
         " || ".join(f"self.startsWith('{scheme}')" for scheme in SCHEMES),
-        "source must be file:///PATH (a folder that the administrator declared), pvc://CLAIM/PATH, hf://, https://, s3://, gs://, az://, oci:// or ollama://",
+        "source must be file:///PATH (a folder that the administrator declared), pvc://CLAIM/PATH, image://, hf://, https://, s3://, gs://, az://, oci:// or ollama://",
     ),
     (
         "!self.contains('/../') && !self.endsWith('/..') && !self.contains('/./')",
@@ -41,13 +41,29 @@ SOURCE_RULES = rules(
         "!self.startsWith('oci://') || self.matches('^oci://[^/@]+/[^@]+(@sha256:[0-9a-f]{64}(/.+)?)?$')",
         "an oci source is oci://REGISTRY/NAME:TAG or oci://REGISTRY/NAME@sha256:DIGEST",
     ),
+    (
+        "!self.startsWith('image://') || self.matches('^image://[^/@]+/[^@]+[.]gguf$|^image://[^/@]+/[^@]+@sha256:[0-9a-f]{64}/.+[.]gguf$')",
+        "an image source is image://REGISTRY/NAME:TAG/FILE.gguf or image://REGISTRY/NAME@sha256:DIGEST/FILE.gguf",
+    ),
     ("self.matches('^[!-~]+$')", "source must be printable ASCII without spaces"),
+)
+
+_IN_PLACE = "self.source.matches('^(file|pvc|image)://')"
+COMPANION_RULES = rules(
+    (
+        f"!(has(self.secretRef) || has(self.sha256)) || !{_IN_PLACE}",
+        "secretRef and sha256 are for sources that are fetched, not for file://, pvc:// and image://",
+    ),
 )
 
 MODEL_RULES = rules(
     (
-        "!(has(self.secretRef) || has(self.sha256) || has(self.cache) || has(self.prefetch)) || !(self.source.startsWith('file://') || self.source.startsWith('pvc://'))",
-        "secretRef, sha256, cache and prefetch are for sources that are fetched, not for file:// and pvc://",
+        f"!(has(self.secretRef) || has(self.sha256) || has(self.prefetch)) || !{_IN_PLACE}",
+        "secretRef, sha256 and prefetch are for sources that are fetched, not for file://, pvc:// and image://",
+    ),
+    (
+        f"!has(self.cache) || !{_IN_PLACE} || has(self.projector) || has(self.loraAdapters) || has(self.draft)",
+        "cache is for sources that are fetched, not for file://, pvc:// and image://",
     ),
     (
         "!has(self.prefetch) || !has(self.cache)",
@@ -85,6 +101,81 @@ Sha256 = Annotated[
         json_schema_extra=like(DIGEST_PATTERN, "sha256 is 64 lower-case hexadecimal digits"),
     ),
 ]
+
+
+SourceText = Annotated[str, Field(max_length=1024, min_length=1, json_schema_extra=SOURCE_RULES)]
+
+
+class Companion(Model):
+    """A file that is served together with the model. Fetched ones are kept in the same cache."""
+
+    model_config = {"json_schema_extra": COMPANION_RULES}
+
+    source: SourceText
+    """Where the GGUF file is, as model.source says it; each file may come from elsewhere."""
+    secret_ref: SecretName | None = None
+    """Secret with what the source asks for."""
+    sha256: Sha256 | None = None
+    """What the fetched file must be; of a source of several files, the first."""
+
+
+class LoraAdapter(Companion):
+    """A LoRA adapter of the model."""
+
+    scale: Annotated[float, Field(ge=-100, le=100)] = 1.0
+    """How strongly it is applied. Requests may choose otherwise (llama-server's field lora)."""
+
+
+class ModelSpec(Model):
+    """Which model."""
+
+    model_config = {"json_schema_extra": MODEL_RULES}
+
+    source: SourceText
+    """Where the GGUF file is: `file:///models/x.gguf` (below a model root of the nodes), `pvc://claim/path/x.gguf` (in a
+    claim of the namespace), `image://registry/name:tag/x.gguf` (in a container image), or where it is fetched from: `hf://`, `https://`, `s3://` and others; see docs/models.md."""
+    secret_ref: SecretName | None = None
+    """Secret with what the source asks for: a token, keys, or a registry's login."""
+    sha256: Sha256 | None = None
+    """What the fetched file must be; of a source of several files, the first."""
+    cache: ModelCache | None = None
+    """A claim in which fetched files are kept. By default the cache of the node, where the administrator has one."""
+    prefetch: Prefetch | None = None
+    """Nodes that get the files before a replica is there. A change moves nothing that runs."""
+    projector: Companion | None = None
+    """Projector (mmproj) for images or sound, on the model's device."""
+    lora_adapters: Annotated[list[LoraAdapter], Field(max_length=8, json_schema_extra=ATOMIC)] = []
+    """LoRA adapters of the model, beside its tensors."""
+    draft: Companion | None = None
+    """Smaller model of the same vocabulary that drafts tokens for this one to check, on the same device."""
+
+
+CompanionKind = Literal["Projector", "Adapter", "Draft"]
+
+
+class CompanionStatus(Model):
+    """What is known of the file of a companion."""
+
+    kind: CompanionKind
+    """What it is for."""
+    source: str
+    """The source that this is about, without a query."""
+    pinned: str | None = None
+    """The source by which new replicas fetch the same content."""
+    key: str | None = None
+    """Name of the content in caches."""
+    path: str | None = None
+    """Of the first file, in caches."""
+    architecture: str
+    """general.architecture of the header."""
+    parameters: int
+    """Elements of all tensors."""
+    files: int
+    """Number of files."""
+    size_bytes: int
+    """Of all files."""
+    digest: str | None = None
+    """What the source says the content is."""
 
 
 class Progress(Model):
@@ -129,3 +220,5 @@ class ModelStatus(Model):
     """While files are fetched."""
     nodes: Annotated[list[str], Field(json_schema_extra=ATOMIC)] = []
     """Nodes whose cache has the files, ten at most."""
+    companions: Annotated[list[CompanionStatus], Field(json_schema_extra=ATOMIC)] = []
+    """Projector, adapters and draft model, in this order."""

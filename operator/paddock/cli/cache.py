@@ -66,7 +66,7 @@ async def work(session: Session, asked: Asked, name: str | None, output: Output)
 async def _prefetch(session: Session, name: str, select: list[str]) -> None:
     """Have the operator start the pods that fetch."""
     found = await find(session.api, session.namespace, name)
-    if str(found["spec"]["model"]["source"]).startswith(("file://", "pvc://")):
+    if str(found["spec"]["model"]["source"]).startswith(("file://", "pvc://", "image://")):
         raise Problem(f"{name} is not fetched: its source is {found['spec']['model']['source']}")
     pairs = [one.partition("=") for one in select]
     if any(not equals for _, equals, _ in pairs):

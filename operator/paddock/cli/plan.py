@@ -127,6 +127,8 @@ def _asked(model: Model, given: Given, fleet: Fleet, rules: tuple[Rule, ...]) ->
     spec = model.spec
     assert spec is not None  # noqa: S101 the caller looked
     if given.header is not None and given.need is None:
+        if spec.model.projector or spec.model.lora_adapters or spec.model.draft:
+            raise Problem(f"{model.name} has more files than its model's: give --need, for example by paddock estimate")
         backends = dict.fromkeys((device.backend for device in fleet.devices), 0)
         return resized(replace(request_of(spec, 0, 0, 0, rules), needs=backends), given.header, spec.serving)
     need = _need_of(model, given.need)

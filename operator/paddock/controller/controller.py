@@ -14,6 +14,7 @@ from paddock.api.report import NodeReport
 from paddock.api.vocabulary import API_VERSION, Label
 from paddock.controller import credentials
 from paddock.controller.agents import Agents
+from paddock.controller.beside import keys_of
 from paddock.controller.claims import Claims
 from paddock.controller.cluster import GPUS, JSON, Cluster, ClusterError, namespaced
 from paddock.controller.events import Events
@@ -385,7 +386,7 @@ class Controller:
         known = before.cache if isinstance(before, NodeReport) else None
         moved = {one.key for one in known or ()} ^ {one.key for one in report.cache or ()}
         for one in self.world.deployments.values() if moved else ():
-            if (one.status.get("model") or {}).get("key") in moved:
+            if not moved.isdisjoint(keys_of(one)):
                 self.queue.add((DEPLOYMENT, one.key))
 
     async def _on_silent(self, node: str, why: str) -> None:

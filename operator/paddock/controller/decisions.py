@@ -14,6 +14,7 @@ from paddock.controller.settings import Settings
 from paddock.controller.store import World
 from paddock.core import args, images
 from paddock.core.binding import NVIDIA, ON_CPU, Asked, Binding, Names, Refused, bind, choose, facts_of
+from paddock.core.companions import group_of, wanted_of
 from paddock.core.context import Wish, wish_of
 from paddock.core.deployment import Deployment
 from paddock.core.dra import CLAIM_IN_POD
@@ -25,7 +26,7 @@ from paddock.core.quantity import round_up
 from paddock.core.replica import Record, Replica
 from paddock.core.request import Request, request_of
 from paddock.core.rules import rules_for
-from paddock.core.source import RemoteSource, Source, parse_any
+from paddock.core.source import ImageSource, RemoteSource, Source, parse_any
 from paddock.core.status import Finding, last_devices
 from paddock.core.survey import named
 
@@ -85,6 +86,7 @@ class Accepted:
             backend=backend,
             checkpoints=CONTEXT_CHECKPOINTS,
             context=self.context,
+            beside=group_of(self.found.beside),
         )
 
 
@@ -117,7 +119,16 @@ def spec_refusal(deployment: Deployment, settings: Settings) -> Source | RemoteS
     source = parse_any(spec.model.source, settings.model_roots)
     if isinstance(source, str):
         return Finding("False", Reason.SOURCE_REFUSED, source)
-    if isinstance(source, RemoteSource) and spec.model.cache is None and not settings.cache_folder:
+    beside = wanted_of(spec.model, settings.model_roots)
+    if isinstance(beside, str):
+        return Finding("False", Reason.SOURCE_REFUSED, beside)
+    if not settings.image_volumes and any(
+        isinstance(one, ImageSource) for one in (source, *(w.source for w in beside))
+    ):
+        message = "image:// is not switched on (imageVolumes in the chart's values); it needs Kubernetes' image volumes"
+        return Finding("False", Reason.SOURCE_REFUSED, message)
+    fetched = any(isinstance(one, RemoteSource) for one in (source, *(one.source for one in beside)))
+    if fetched and spec.model.cache is None and not settings.cache_folder:
         message = "the nodes have no cache (modelCache in the chart's values), and spec.model.cache names no claim"
         return Finding("False", Reason.NO_CACHE, message)
     return source
@@ -251,7 +262,7 @@ def record_of(
         name_in_pod=binding.name_in_pod or "",
         backend=device.backend,
         description=device.description,
-        device_weights=on_it.device_weights,
+        device_weights=on_it.device_weights - on_it.device_beside,
         device_buffers=on_it.device_buffers,
         host_need=accepted.need.host_bytes,
     )

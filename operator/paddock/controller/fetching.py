@@ -5,29 +5,33 @@ Weights never pass through here: pods bring them to the nodes, and their logs sa
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from pydantic import ValidationError
 
 from paddock.api.fetched import Origin
-from paddock.api.source import ModelStatus, Progress
+from paddock.api.source import Companion, ModelSpec, ModelStatus, Progress
 from paddock.api.vocabulary import Annotation, Reason
+from paddock.controller import beside
+from paddock.controller.beside import alone
 from paddock.controller.cluster import JSON, Cluster, ClusterError, namespaced
 from paddock.controller.decisions import Accepted
 from paddock.controller.found import Found
 from paddock.controller.parts import Parts
 from paddock.controller.settings import Settings
 from paddock.controller.store import World
+from paddock.core.companions import wanted_of
 from paddock.core.deployment import Deployment
 from paddock.core.failures import FETCH, TOLD, fetch_of, progress_in, shown
-from paddock.core.fetching import cache_root, cached_file, prefetch_name, prefetch_pod, told, with_fetch
-from paddock.core.objects import mount_of, root_claim_name
+from paddock.core.fetching import Order, cache_root, cached_file, prefetch_name, prefetch_pod, told, with_fetch
+from paddock.core.mounting import Shelved, volume_of, with_companions
+from paddock.core.objects import mounted_of, root_claim_name
 from paddock.core.plan import Plan
 from paddock.core.pod import Mounted
 from paddock.core.quantize import file_type_name
 from paddock.core.replica import Record, Replica
-from paddock.core.source import ClaimSource, FileSource, parse_remote
+from paddock.core.source import FileSource, RemoteSource, Source, parse_any
 
 log = logging.getLogger("paddock.fetching")
 STEP = 10.0
@@ -47,7 +51,8 @@ class Fetching:
         self, cluster: Cluster, settings: Settings, world: World, parts: Parts, look_again: Callable[[str, float], None]
     ) -> None:
         self._cluster, self._settings, self._world, self._look_again = cluster, settings, world, look_again
-        self._remote, self._volumes, self._events = parts.models.remote, parts.volumes, parts.events
+        self._models, self._remote = parts.models, parts.models.remote
+        self._volumes, self._events = parts.volumes, parts.events
         self._looked: dict[str, float] = {}
         """When the logs of a deployment's pods were read."""
         self._progress: dict[str, Progress] = {}
@@ -69,17 +74,32 @@ class Fetching:
     def doubt(self, one: Replica) -> None:
         """Have the source looked at anew when a pod did not find what it was told to fetch."""
         if one.fetch_failed and one.waiting in (Reason.CORRUPT, Reason.MODEL_NOT_FOUND):
-            self._remote.doubt(f"{one.namespace}/{one.deployment}")
+            key = f"{one.namespace}/{one.deployment}"
+            deployment = self._world.deployments.get(key)
+            model = deployment.spec.model if deployment is not None and deployment.spec is not None else None
+            wanted = wanted_of(model, self._settings.model_roots) if model is not None else ()
+            companions = wanted if isinstance(wanted, tuple) else ()
+            for source in (model, *(each.spec for each in companions)):
+                if source is not None:
+                    self._remote.doubt(key, source.source)
 
     # -- pods of servers --------------------------------------------------------------------------------------------
 
     def mounted(self, accepted: Accepted, record: Record) -> Mounted:
-        """Give how a server mounts its files."""
-        assert accepted.found.summary is not None  # noqa: S101 accepted
-        if isinstance(accepted.source, FileSource | ClaimSource):
-            return Mounted(*mount_of(accepted.source, record.node), accepted.found.summary.file_bytes)
-        assert accepted.found.origin is not None  # noqa: S101 found for every source that is fetched
-        return cached_file(self._claim(accepted, record.node), accepted.found.origin)
+        """Give how a server mounts its model's files; the size is of all that it loads."""
+        found = accepted.found
+        assert found.summary is not None  # noqa: S101 accepted
+        more = sum(one.summary.file_bytes for one in found.beside)
+        mounted = self._file(accepted, accepted.source, found.origin, record.node, found.summary.file_bytes)
+        return replace(mounted, file_bytes=mounted.file_bytes + more)
+
+    def _file(
+        self, accepted: Accepted, source: Source | RemoteSource, origin: Origin | None, node: str | None, size: int
+    ) -> Mounted:
+        if isinstance(source, Source):
+            return mounted_of(source, node, size)
+        assert origin is not None  # noqa: S101 found for every source that is fetched
+        return cached_file(self._claim(accepted, node), origin)
 
     def _claim(self, accepted: Accepted, node: str | None) -> str:
         if accepted.cache_claim is not None:
@@ -88,16 +108,25 @@ class Fetching:
         return root_claim_name(cache_root(self._settings.cache_folder), node)
 
     async def equip(self, pod: JSON, deployment: Deployment, accepted: Accepted, record: Record) -> JSON:
-        """Give a server's pod its volume, and the containers that fetch its files."""
-        if isinstance(accepted.source, FileSource):
-            if record.node is not None:
-                await self._volumes.ensure(accepted.source.root, record.node, deployment.namespace)
+        """Give a server's pod its volumes, and the containers that fetch its files."""
+        found, node = accepted.found, record.node
+        sources = [accepted.source, *(one.wanted.source for one in found.beside)]
+        roots = [one.root for one in sources if isinstance(one, FileSource)]
+        if accepted.cache_claim is None and any(isinstance(one, RemoteSource) for one in sources):
+            roots.append(cache_root(self._settings.cache_folder))
+        for root in dict.fromkeys(roots) if node is not None else ():
+            await self._volumes.ensure(root, node or "", deployment.namespace)
+        if found.beside:
+            shelved = [
+                Shelved(one, self._file(accepted, one.wanted.source, one.origin, node, one.summary.file_bytes))
+                for one in found.beside
+            ]
+            pod = with_companions(pod, shelved, record.name_in_pod or None)
+        orders = orders_of(deployment, found)
+        if not orders:
             return pod
-        if isinstance(accepted.source, ClaimSource) or accepted.found.origin is None:
-            return pod
-        if accepted.cache_claim is None and record.node is not None:
-            await self._volumes.ensure(cache_root(self._settings.cache_folder), record.node, deployment.namespace)
-        return with_fetch(pod, deployment, accepted.found.origin, self._settings.fetcher)
+        volume = volume_of(pod, self._claim(accepted, node))
+        return with_fetch(pod, deployment, orders, self._settings.fetcher, volume)
 
     # -- progress and status ----------------------------------------------------------------------------------------
 
@@ -147,7 +176,8 @@ class Fetching:
         if known is None or deployment.spec is None or known.source != told(deployment.spec.model.source):
             self._known.pop(deployment.key, None)
             return None
-        nodes = self._remote.holders(known.key)[:MOST_NODES] if known.key is not None else []
+        keys = [key for key in (known.key, *(one.key for one in known.companions)) if key is not None]
+        nodes = self._holders(keys)[:MOST_NODES]
         behind = [self._progress[one.uid] for one in steps.current if one.uid in self._progress]
         progress = min(behind, key=lambda one: one.percent, default=None)
         return known.model_copy(update={"nodes": nodes, "progress": progress})
@@ -159,11 +189,11 @@ class Fetching:
         spec = deployment.spec
         if spec is None or spec.model.prefetch is None or not self._settings.cache_folder:
             return
-        origin = self._remote.origin_of(deployment) or await self._look_up(deployment)
-        if origin is None:
+        orders = self._orders(deployment) or await self._look_up(deployment)
+        if not orders:
             return
-        lacking = self._lacking(origin.key, spec.model.prefetch.node_selector)
-        names = {node: prefetch_name(deployment.namespace, origin.key, node) for node in lacking}
+        lacking = self._lacking([one.origin.key for one in orders], spec.model.prefetch.node_selector)
+        names = {node: prefetch_name(deployment.namespace, orders, node) for node in lacking}
         paused = [left for name in names.values() if (left := self._left(f"{deployment.namespace}/{name}")) > 0]
         if paused:
             self._look_again(deployment.key, min(paused))
@@ -172,15 +202,33 @@ class Fetching:
             if not await self._under_way(deployment, names[node]):
                 await self._volumes.ensure(cache_root(self._settings.cache_folder), node, deployment.namespace)
                 claim = root_claim_name(cache_root(self._settings.cache_folder), node)
-                await self._make(deployment, prefetch_pod(deployment, origin, node, claim, self._settings.fetcher))
+                await self._make(deployment, prefetch_pod(deployment, orders, node, claim, self._settings.fetcher))
+
+    def _orders(self, deployment: Deployment) -> list[Order]:
+        """Give what is to be fetched for a deployment, as far as its status says; empty where that is not enough."""
+        spec = deployment.spec
+        wanted = wanted_of(spec.model, self._settings.model_roots) if spec is not None else ""
+        if spec is None or isinstance(wanted, str):
+            return []
+        asked: list[tuple[Deployment, ModelSpec | Companion, str]] = [(deployment, spec.model, "")]
+        asked += [(alone(deployment, one), one.spec, one.title) for one in wanted if not isinstance(one.source, Source)]
+        origins = [(self._remote.origin_of(one), words, name) for one, words, name in asked]
+        if any(origin is None for origin, _, _ in origins):
+            return []
+        return [Order(origin, words, name) for origin, words, name in origins if origin is not None]
 
     def _left(self, pod: str) -> float:
         """Give the seconds until a pod that fetches ahead of need may be made again, or 0."""
         return max(0.0, self._failed.get(pod, (0, 0.0))[1] - asyncio.get_running_loop().time())
 
-    def _lacking(self, key: str, labels: Mapping[str, str]) -> list[str]:
-        """Give the nodes with these labels that have a cache, but not this content in it."""
-        having = set(self._remote.holders(key))
+    def _holders(self, keys: Sequence[str]) -> list[str]:
+        """Give the nodes whose cache has all of these contents."""
+        found = [self._remote.holders(key) for key in keys]
+        return [node for node in found[0] if all(node in one for one in found)] if found else []
+
+    def _lacking(self, keys: Sequence[str], labels: Mapping[str, str]) -> list[str]:
+        """Give the nodes with these labels that have a cache, but not all of these contents in it."""
+        having = set(self._holders(keys))
         return [
             name
             for name, node in sorted(self._world.nodes.items())
@@ -190,19 +238,22 @@ class Fetching:
             and all(node.labels.get(label) == value for label, value in labels.items())
         ]
 
-    async def _look_up(self, deployment: Deployment) -> Origin | None:
+    async def _look_up(self, deployment: Deployment) -> list[Order]:
         """Find out what a source is of which no replica is wanted."""
-        if deployment.spec is None or isinstance(parse_remote(deployment.spec.model.source), str):
-            return None
-        found = await self._remote.find(deployment, self._world.nodes)
+        if deployment.spec is None:
+            return []
+        source = parse_any(deployment.spec.model.source, self._settings.model_roots)
+        if isinstance(source, str | Source):
+            return []
+        found = await self._models.find(deployment, source, self._world.nodes)
         if found.retry_after is not None:
             self._look_again(deployment.key, found.retry_after)
         if found.origin is None:
             if found.reason is not Reason.READING_HEADER:
                 self._events.warning(deployment, found.reason, f"fetching ahead of need: {found.message}")
-            return None
+            return []
         self.note(deployment, found)
-        return found.origin
+        return orders_of(deployment, found)
 
     async def _under_way(self, deployment: Deployment, name: str) -> bool:
         """Look at the pod of a node; tells whether there is one. One that has ended is removed."""
@@ -244,6 +295,15 @@ class Fetching:
             self._look_again(deployment.key, LONGEST_PAUSE)
 
 
+def orders_of(deployment: Deployment, found: Found) -> list[Order]:
+    """Give what is fetched for a deployment of which all is known."""
+    assert deployment.spec is not None  # noqa: S101 found
+    orders = [Order(found.origin, deployment.spec.model)] if found.origin is not None else []
+    return orders + [
+        Order(one.origin, one.wanted.spec, one.wanted.title) for one in found.beside if one.origin is not None
+    ]
+
+
 def status_of(source: str, found: Found) -> ModelStatus:
     """Put what was found into the words of the status."""
     summary, origin = found.summary, found.origin
@@ -262,6 +322,7 @@ def status_of(source: str, found: Found) -> ModelStatus:
         size_bytes=origin.bytes if origin is not None else summary.file_bytes,
         digest=next((one.digest or one.etag for one in origin.files), None) if origin is not None else None,
         license=summary.license or (origin.license if origin is not None else None),
+        companions=[beside.status_of(one) for one in found.beside],
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from paddock.api.fetched import Origin
 from paddock.api.report import HeaderSummary
 from paddock.api.vocabulary import Reason
+from paddock.core.companions import Present
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,5 +23,7 @@ class Found:
     """Which content a source has that must be fetched."""
     near_nodes: frozenset[str] = frozenset()
     """Nodes whose cache has the files."""
+    beside: tuple[Present, ...] = ()
+    """Projector, adapters and draft model."""
     retry_after: float | None = None
     """Seconds after which asking again makes sense; None when an event will tell."""

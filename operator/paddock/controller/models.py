@@ -13,15 +13,17 @@ from pydantic import ValidationError
 from paddock.api.report import HeaderAnswer
 from paddock.api.vocabulary import Reason
 from paddock.controller.agents import AgentError, Agents
+from paddock.controller.beside import look_at_all
 from paddock.controller.cluster import JSON, Cluster, ClusterError, namespaced
 from paddock.controller.found import Found
 from paddock.controller.reader import answer_of, being_read, started
 from paddock.controller.remote import Remote
 from paddock.controller.settings import Settings
+from paddock.core.companions import wanted_of
 from paddock.core.deployment import Deployment
 from paddock.core.fleet import Node
 from paddock.core.objects import inspector_name, inspector_pod
-from paddock.core.source import ClaimSource, FileSource, RemoteSource, Source
+from paddock.core.source import ClaimSource, FileSource, ImageSource, RemoteSource, Source
 
 KEPT_GOOD = 120.0
 """Seconds that a summary is used without asking again."""
@@ -65,16 +67,23 @@ class Models:
             del self._files[key]
 
     async def find(self, deployment: Deployment, source: Source | RemoteSource, nodes: Iterable[str]) -> Found:
-        """Look at the file; `nodes` are those on which it could be served."""
+        """Look at the file, and at those served beside it; `nodes` are those on which it could be served."""
+        return await look_at_all(self._find, deployment, source, list(nodes), self._settings.model_roots)
+
+    async def _find(self, deployment: Deployment, source: Source | RemoteSource, nodes: Iterable[str]) -> Found:
         if isinstance(source, FileSource):
             return await self._on_nodes(source, nodes)
-        if isinstance(source, ClaimSource):
+        if isinstance(source, ClaimSource | ImageSource):
             return await self._in_claim(deployment, source)
         return await self.remote.find(deployment, nodes)
 
     async def reach(self, deployment: Deployment, source: Source | RemoteSource, nodes: Iterable[str]) -> Found:
         """Tell only from where the file of a deployment that runs can be reached; its header is known already."""
-        if isinstance(source, ClaimSource):
+        spec = deployment.spec
+        alone = spec is None or not wanted_of(spec.model, self._settings.model_roots)
+        if isinstance(source, ImageSource) and alone:
+            return Found()
+        if isinstance(source, ClaimSource) and alone:
             return Found(volume_nodes=await self._volume_terms(deployment.namespace, source.claim))
         return await self.find(deployment, source, nodes)
 
@@ -124,12 +133,14 @@ class Models:
 
     # -- files in claims -----------------------------------------------------------------------------------------
 
-    async def _in_claim(self, deployment: Deployment, source: ClaimSource) -> Found:
+    async def _in_claim(self, deployment: Deployment, source: ClaimSource | ImageSource) -> Found:
         key = f"{deployment.namespace}/{inspector_name(deployment.namespace, source)}"
         now = asyncio.get_running_loop().time()
         kept = self._claims.get(key)
         if kept is not None and (kept.answer.summary is not None or kept.until > now):
             return await self._with_volume(deployment, source, kept)
+        if isinstance(source, ImageSource):
+            return await self._inspect(deployment, source)
         try:
             await self._cluster.get(namespaced("persistentvolumeclaims", deployment.namespace, source.claim))
         except ClusterError as error:
@@ -139,7 +150,7 @@ class Models:
             return Found(reason=Reason.CLAIM_NOT_FOUND, message=message, retry_after=15)
         return await self._inspect(deployment, source)
 
-    async def _inspect(self, deployment: Deployment, source: ClaimSource) -> Found:
+    async def _inspect(self, deployment: Deployment, source: ClaimSource | ImageSource) -> Found:
         """Start the inspector pod, or look at the one that runs."""
         name = inspector_name(deployment.namespace, source)
         settings = self._settings
@@ -181,13 +192,15 @@ class Models:
                 return HeaderAnswer.model_validate_json(line)
         return _fault("InspectionFailed", words)
 
-    async def _with_volume(self, deployment: Deployment, source: ClaimSource, kept: _Kept) -> Found:
+    async def _with_volume(self, deployment: Deployment, source: ClaimSource | ImageSource, kept: _Kept) -> Found:
         if kept.answer.summary is None:
             fault = kept.answer.fault
             wait = max(1.0, kept.until - asyncio.get_running_loop().time())
             code = Reason(fault.code) if fault is not None else Reason.INSPECTION_FAILED
             return Found(reason=code, message=fault.message if fault is not None else "", retry_after=wait)
-        nodes = await self._volume_terms(deployment.namespace, source.claim)
+        nodes = None
+        if isinstance(source, ClaimSource):
+            nodes = await self._volume_terms(deployment.namespace, source.claim)
         return Found(summary=kept.answer.summary, reason=Reason.VALID, volume_nodes=nodes)
 
     async def _volume_terms(self, namespace: str, claim: str) -> frozenset[str] | None:

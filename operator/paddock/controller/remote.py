@@ -52,7 +52,8 @@ class Remote:
         self._volume_nodes = volume_nodes
         self._kept: dict[str, _Kept] = {}
         self._summaries: dict[str, HeaderSummary] = {}
-        self._doubted: set[str] = set()
+        self._doubted: set[tuple[str, str]] = set()
+        """Deployments and sources."""
 
     async def find(self, deployment: Deployment, nodes: Iterable[str]) -> Found:
         """Look at the source; `nodes` are those on which the model could be served."""
@@ -61,7 +62,8 @@ class Remote:
         place = await self._place(deployment, nodes)
         if place.message:
             return place
-        origin = None if deployment.key in self._doubted else stored_origin(deployment)
+        doubt = (deployment.key, spec.model.source)
+        origin = None if doubt in self._doubted else stored_origin(deployment)
         if origin is not None:
             summary = self._summaries.get(origin.key) or await self._cached(origin)
             if summary is not None:
@@ -69,12 +71,12 @@ class Remote:
         text = address(spec.model.source, origin) if origin is not None else spec.model.source
         found = await self._read(deployment, text, place)
         if found.summary is not None:
-            self._doubted.discard(deployment.key)
+            self._doubted.discard(doubt)
         return found
 
-    def doubt(self, key: str) -> None:
-        """Believe no more what is known of a deployment's source: it may have other content now."""
-        self._doubted.add(key)
+    def doubt(self, key: str, source: str) -> None:
+        """Believe no more what is known of one of a deployment's sources: it may have other content now."""
+        self._doubted.add((key, source))
 
     def origin_of(self, deployment: Deployment) -> Origin | None:
         """Give which content a deployment's source has, as far as its status says."""

@@ -51,6 +51,8 @@ class Settings(BaseModel):
     """Settings of paddock-fetch in pods that fetch, by the name of the variable."""
     fetch_certificates: str = ""
     """Certificates (PEM) that pods which fetch trust beside the usual ones."""
+    image_volumes: bool = False
+    """Whether models may be files of container images (image://), which Kubernetes mounts as volumes."""
     server_images: dict[str, str] = {}
     """Server image by ggml backend, instead of the built-in table."""
     allowed_images: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from paddock.api.vocabulary import Label
 from paddock.controller.cluster import JSON, Cluster, ClusterError, namespaced
 from paddock.controller.settings import Settings
+from paddock.core.companions import wanted_of
 from paddock.core.deployment import Deployment
 from paddock.core.fetching import cache_root
 from paddock.core.fleet import Node
@@ -24,11 +25,15 @@ def used_roots(deployments: Iterable[Deployment], settings: Settings) -> set[tup
     """Give which model roots and caches deployments need, as pairs of namespace and root id."""
     used: set[tuple[str, str]] = set()
     for one in deployments:
-        source = parse_any(one.spec.model.source, settings.model_roots) if one.spec is not None else ""
-        if isinstance(source, FileSource):
-            used.add((one.namespace, root_id(source.root)))
-        elif isinstance(source, RemoteSource) and one.spec is not None and one.spec.model.cache is None:
-            used.add((one.namespace, root_id(cache_root(settings.cache_folder))))
+        if one.spec is None:
+            continue
+        beside = wanted_of(one.spec.model, settings.model_roots)
+        more = [each.source for each in beside] if not isinstance(beside, str) else []
+        for source in (parse_any(one.spec.model.source, settings.model_roots), *more):
+            if isinstance(source, FileSource):
+                used.add((one.namespace, root_id(source.root)))
+            elif isinstance(source, RemoteSource) and one.spec.model.cache is None:
+                used.add((one.namespace, root_id(cache_root(settings.cache_folder))))
     return used
 
 

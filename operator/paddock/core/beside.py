@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from paddock.api.report import HeaderSummary
+from paddock.api.report import CompanionSummary, HeaderSummary, TensorGroup
 from paddock.core.compute import bounded_device, bounded_host
 from paddock.core.estimate import PADDING, Addend, Options, Place, estimate
 from paddock.core.geometry import Geometry, widths
 from paddock.core.ggml import type_called
 from paddock.core.gguf import GgufError, GgufMetadata
+from paddock.core.header import base_of, grouped, projector_of
 from paddock.core.overhead import TENSOR_PADDING
 from paddock.core.summary import Loaded, sizes_of
 
@@ -60,12 +61,12 @@ class Beside:
         return found
 
 
-def _weights(what: str, sizes: Sequence[Loaded], options: Options, place: Place) -> list[Addend]:
+def _weights(what: str, sizes: TensorGroup, options: Options, place: Place) -> list[Addend]:
     """Give the tensors of one file in one place, with what the backend adds."""
-    parts = [Addend(what, place, "weights", sum(one.bytes for one in sizes), "exact")]
+    parts = [Addend(what, place, "weights", sizes.bytes, "exact")]
     if place == "device" and options.backend != "generic":
         known = options.backend in _PADDED
-        more = sum(max(one.padded - one.bytes, 0) if known else TENSOR_PADDING for one in sizes)
+        more = max(sizes.padded - sizes.bytes, 0) if known else TENSOR_PADDING * sizes.count
         parts.append(Addend(f"{PADDING} of the {what}", place, "overhead", more, "exact" if known else "bound"))
     return parts
 
@@ -75,43 +76,46 @@ def projector(metadata: GgufMetadata, options: Options) -> list[Addend]:
     kind, architecture = metadata.values.get("general.type"), metadata.values.get("general.architecture")
     if architecture != "clip" and kind != "mmproj":
         raise GgufError("ModelUnsupported", f"the file holds no projector (architecture {architecture})")
+    return encoders(projector_of([metadata]), options)
+
+
+def encoders(summary: CompanionSummary, options: Options) -> list[Addend]:
+    """Give what a projector needs: see `projector`."""
     place: Place = "host" if options.gpu_layers == 0 else "device"
     flash = options.flash_attention != "off"
-    compute = max(_image(metadata, flash=flash), _sound(metadata, flash=flash))
+    compute = max(_image(summary, flash=flash), _sound(summary, flash=flash))
     return [
-        *_weights("projector", sizes_of([metadata]), options, place),
+        *_weights("projector", summary.device, options, place),
         Addend("computing an image or sound", place, "compute", compute, "bound"),
         Addend("inputs of an image or sound", "host", "compute", compute // 4, "bound"),
     ]
 
 
 class _Numbers:
-    """Whole numbers of one encoder in a projector's header."""
+    """Whole numbers of one encoder of a projector."""
 
-    def __init__(self, metadata: GgufMetadata, encoder: str) -> None:
-        self._values, self._prefix = metadata.values, f"clip.{encoder}."
+    def __init__(self, summary: CompanionSummary, encoder: str) -> None:
+        self._values, self._prefix = summary.numbers, f"{encoder}."
 
     def __getitem__(self, key: str) -> int:
-        value = self._values.get(self._prefix + key)
-        return min(max(value, 0), 2**20) if isinstance(value, int) else 0
+        return self._values.get(self._prefix + key, 0)
 
 
-def _image(metadata: GgufMetadata, *, flash: bool) -> int:
-    numbers = _Numbers(metadata, "vision")
+def _image(summary: CompanionSummary, *, flash: bool) -> int:
+    numbers = _Numbers(summary, "vision")
     if not numbers["embedding_length"]:
         return 0
     patch = numbers["patch_size"] or 14
     patches = (numbers["image_size"] // patch) ** 2 + 1
-    kinds = {metadata.values.get("clip.projector_type"), metadata.values.get("clip.vision.projector_type")}
-    if not kinds & _FIXED:
+    if not _FIXED.intersection(summary.projectors):
         patches = max(patches, _DYNAMIC_PATCHES)
     # A small image's tokens fit several times into a batch; a projector merges at least 2 x 2 patches, or none.
     patches *= max(1, min(_BATCH_TOKENS // max(patches // 16, 1), 4))
     return _graph(numbers, patches, pixels=3 * patch * patch, flash=flash)
 
 
-def _sound(metadata: GgufMetadata, *, flash: bool) -> int:
-    numbers = _Numbers(metadata, "audio")
+def _sound(summary: CompanionSummary, *, flash: bool) -> int:
+    numbers = _Numbers(summary, "audio")
     if not numbers["embedding_length"]:
         return 0
     return _graph(numbers, _AUDIO_FRAMES, pixels=3 * (numbers["num_mel_bins"] or 128), flash=flash)
@@ -138,19 +142,31 @@ def adapter(metadata: GgufMetadata, name: str, options: Options, tensors: Sequen
     on_host: list[Loaded] = []
     widest = 0
     for one in sizes_of([metadata]):
-        base = one.name.removesuffix(".lora_a").removesuffix(".lora_b")
+        base = base_of(one.name)
         if base == one.name:
             continue
         if base not in homes:
             raise GgufError("ModelUnsupported", f"the adapter is for another model: this one has no {base}")
         (on_device if homes[base] else on_host).append(one)
         widest = max(widest, *one.shape) if one.shape else widest
+    return _adapted(name, grouped(on_device), grouped(on_host), widest, options)
+
+
+def whole_adapter(summary: CompanionSummary, name: str, options: Options) -> list[Addend]:
+    """Give the same for a model that is whole on a device, or on the CPU."""
+    if options.gpu_layers == 0:
+        both = (summary.device, summary.host)
+        every = TensorGroup(bytes=sum(one.bytes for one in both), count=sum(one.count for one in both))
+        return _adapted(name, grouped(()), every, summary.widest, options)
+    return _adapted(name, summary.device, summary.host, summary.widest, options)
+
+
+def _adapted(name: str, device: TensorGroup, host: TensorGroup, widest: int, options: Options) -> list[Addend]:
     step = 3 * _F32 * widest * options.ubatch
-    place: Place = "device" if on_device else "host"
     return [
-        *_weights(name, on_device, options, "device"),
-        *_weights(name, on_host, options, "host"),
-        Addend(f"computing with the {name}", place, "compute", step, "bound"),
+        *_weights(name, device, options, "device"),
+        *_weights(name, host, options, "host"),
+        Addend(f"computing with the {name}", "device" if device.count else "host", "compute", step, "bound"),
     ]
 
 

@@ -16,7 +16,8 @@ from paddock.core.quantity import MIB, human
 # templates) is no evidence.
 _PREFIX = r"^(?:[0-9.]+ [A-Z] )?\w+:\s+"
 _DEVICE = re.compile(_PREFIX + r"using device (\S+) \((.*)\) \(([^()]*)\) - \d+ MiB free\s*$")
-_BUFFER = re.compile(_PREFIX + r"(\S+)\s+(model|KV|RS|compute) buffer size =\s+([0-9]+(?:\.[0-9]+)?) MiB\s*$")
+_BUFFER = re.compile(_PREFIX + r"(\S+)\s+(model|KV|RS|LoRA|compute) buffer size =\s+([0-9]+(?:\.[0-9]+)?) MiB\s*$")
+_ENCODER = re.compile(_PREFIX + r"CLIP using (\S+) backend\s*$")
 _HOST = re.compile(r"^(CPU|CPU_\w+|AMX|BLAS|.*_Host)$")
 _REPACKED = re.compile(r"^(AMX|CPU_(?!Mapped$|HBM$)\w+)$")
 """Buffers whose layout only the CPU can compute with."""
@@ -39,7 +40,9 @@ class ServerLog:
 
     devices: tuple[Opened, ...] = ()
     buffers: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """Bytes by (buffer name, kind); kind is model, KV, RS or compute. Lines of one buffer are summed."""
+    """Bytes by (buffer name, kind); kind is model, KV, RS, LoRA or compute. Lines of one buffer are summed."""
+    encoders: tuple[str, ...] = ()
+    """Devices that a projector computes on."""
 
     def on(self, name: str) -> int:
         """Give the bytes in buffers of this name."""
@@ -73,18 +76,22 @@ class Evidence:
 
 def parse_log(text: str) -> ServerLog:
     """Collect device and buffer lines; everything else is passed over."""
-    devices: list[Opened] = []
+    devices: dict[Opened, None] = {}
+    """A draft model opens the model's device a second time, which is told again."""
     buffers: dict[tuple[str, str], int] = {}
+    encoders: dict[str, None] = {}
     for line in text.splitlines():
         if found := _DEVICE.search(line):
             name, description, pci_id = found.groups()
-            devices.append(Opened(name, description, None if pci_id == "unknown id" else pci_id.lower()))
+            devices[Opened(name, description, None if pci_id == "unknown id" else pci_id.lower())] = None
+        elif found := _ENCODER.search(line):
+            encoders[found[1]] = None
         elif found := _BUFFER.search(line):
             where, kind, size = found.groups()
             key = (where, kind)
             # The compute line is printed again whenever the graph is reserved anew; the last one holds.
             buffers[key] = int(float(size) * MIB) + (0 if kind == "compute" else buffers.get(key, 0))
-    return ServerLog(tuple(devices), buffers)
+    return ServerLog(tuple(devices), buffers, tuple(encoders))
 
 
 def judge(log: ServerLog, expected: Expected) -> Evidence:
@@ -116,6 +123,9 @@ def _judge_one(log: ServerLog, opened: Opened, expected: Expected) -> Evidence:
     if others:
         message = f"{', '.join(others)} holds {human(sum(log.on(one) for one in others))} beside {_tell(opened)}"
         return Evidence(False, Reason.SECOND_DEVICE, message)
+    if astray := [one for one in log.encoders if one != opened.name]:
+        reason = Reason.CPU_FALLBACK if any(_HOST.match(one) for one in astray) else Reason.SECOND_DEVICE
+        return Evidence(False, reason, f"the projector is on {', '.join(astray)}, the model on {_tell(opened)}")
     if stray := _in_host(log, opened, expected):
         return Evidence(False, Reason.CPU_FALLBACK, f"{stray}; it belongs on {_want(expected)}, which holds {held}")
     if expected.need and log.on(opened.name) > expected.need:
@@ -157,6 +167,7 @@ def _in_host(log: ServerLog, opened: Opened, expected: Expected) -> str | None:
 
 def _judge_cpu(log: ServerLog) -> Evidence:
     others = sorted({name for name, _ in log.buffers if not _HOST.match(name)})
+    others += [one for one in log.encoders if not _HOST.match(one)]
     if log.devices or others:
         what = ", ".join([_tell(one) for one in log.devices] + others)
         return Evidence(False, Reason.WRONG_DEVICE, f"the server uses {what}; it belongs on the CPU")
@@ -166,7 +177,9 @@ def _judge_cpu(log: ServerLog) -> Evidence:
 
 def _kinds(log: ServerLog, name: str) -> str:
     sizes = {kind: size for (where, kind), size in log.buffers.items() if where == name}
-    return ", ".join(f"{kind} {human(sizes[kind])}" for kind in ("model", "KV", "RS", "compute") if kind in sizes)
+    return ", ".join(
+        f"{kind} {human(sizes[kind])}" for kind in ("model", "KV", "RS", "LoRA", "compute") if kind in sizes
+    )
 
 
 def _tell(opened: Opened) -> str:

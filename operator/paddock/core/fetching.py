@@ -5,13 +5,15 @@ the server itself never sees that Secret, and reads the cache only.
 """
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from paddock.api.fetched import Origin
+from paddock.api.fetched import Further, Origin
 from paddock.api.modeldeployment import ModelDeploymentSpec
+from paddock.api.source import Companion, ModelSpec
 from paddock.api.vocabulary import Annotation, Label
 from paddock.core.deployment import Deployment
 from paddock.core.failures import FETCH, HOLD
@@ -22,6 +24,8 @@ CACHE_MOUNT = "/model-cache"
 """Where the cache is mounted, in agents and in all pods."""
 SECRET_MOUNT = "/etc/paddock/source"  # noqa: S105 a folder
 TRUSTED_MOUNT = "/etc/paddock/trusted"
+VOLUME = "model"
+"""Name of the volume that holds the model's files."""
 INSPECT = "inspect"
 """Name of the container that reads a header."""
 _MODULE = "paddock.fetch.main"
@@ -52,6 +56,22 @@ class Fetcher:
     """Bytes that a node's cache may hold; None = as many as there is room for."""
 
 
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One content that a pod fetches: of the model, or of what is served beside it."""
+
+    origin: Origin
+    spec: ModelSpec | Companion
+    """Where the user's words for it are."""
+    name: str = ""
+    """For messages about what is not the model itself: projector, draft model."""
+
+    @property
+    def secret(self) -> str | None:
+        """Name of the Secret with what its source asks for."""
+        return self.spec.secret_ref.name if self.spec.secret_ref is not None else None
+
+
 def told(source: str) -> str:
     """Give a source as a status names it: without its query, which may hold a signature."""
     return source.partition("?")[0]
@@ -77,31 +97,33 @@ def header_pod(deployment: Deployment, source: str, fetcher: Fetcher) -> dict[st
     pod["spec"] |= {
         "restartPolicy": "Never",
         "activeDeadlineSeconds": 600,
-        "containers": [_container(INSPECT, command, spec, fetcher, cache=False)],
+        "containers": [_container(INSPECT, command, fetcher, secrets=[_secret(spec)])],
     }
-    _common(pod, spec, fetcher)
+    _common(pod, spec, fetcher, [_secret(spec)])
     return pod
 
 
-def prefetch_name(namespace: str, key: str, node: str) -> str:
-    """Give the name of the pod that brings one content to one node ahead of need."""
-    return f"paddock-fetch-{_short(namespace, key, node)}"
+def prefetch_name(namespace: str, orders: Sequence[Order], node: str) -> str:
+    """Give the name of the pod that brings files to one node ahead of need."""
+    return f"paddock-fetch-{_short(namespace, *(one.origin.key for one in orders), node)}"
 
 
-def prefetch_pod(deployment: Deployment, origin: Origin, node: str, claim: str, fetcher: Fetcher) -> dict[str, Any]:
+def prefetch_pod(
+    deployment: Deployment, orders: Sequence[Order], node: str, claim: str, fetcher: Fetcher
+) -> dict[str, Any]:
     """Build the pod that fetches files to a node, and ends."""
     spec = _spec(deployment)
-    pod = _pod(deployment, prefetch_name(deployment.namespace, origin.key, node), Label.FETCH, fetcher)
-    pod["metadata"]["annotations"] = {Annotation.FETCHES: f"{origin.key} {node}"}
+    pod = _pod(deployment, prefetch_name(deployment.namespace, orders, node), Label.FETCH, fetcher)
+    pod["metadata"]["annotations"] = {Annotation.FETCHES: f"{orders[0].origin.key} {node}"}
     term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
     pod["spec"] |= {
         "restartPolicy": "Never",
         "affinity": {"nodeAffinity": required},
-        "containers": [_fetch(spec, origin, fetcher)],
+        "containers": [_fetch(spec, orders, fetcher)],
     }
-    _common(pod, spec, fetcher)
-    _add_cache(pod, claim)
+    _common(pod, spec, fetcher, [one.secret for one in orders])
+    pod["spec"]["volumes"].append({"name": VOLUME, "persistentVolumeClaim": {"claimName": claim}})
     return pod
 
 
@@ -135,18 +157,21 @@ def cache_pod(name: str, namespace: str, claim: str, command: Sequence[str], fet
     }
 
 
-def with_fetch(pod: dict[str, Any], deployment: Deployment, origin: Origin, fetcher: Fetcher) -> dict[str, Any]:
+def with_fetch(
+    pod: dict[str, Any], deployment: Deployment, orders: Sequence[Order], fetcher: Fetcher, volume: str = VOLUME
+) -> dict[str, Any]:
     """Give a server's pod the container that fetches its files first, and one that keeps them from being cleaned away.
 
-    The pod's volume `model` is the cache, which these two may write to. The server mounts it read-only.
+    The pod's volume of this name is the cache, which these two may write to. The server mounts it read-only.
     """
     spec = _spec(deployment)
-    hold = _container(HOLD, ["hold", origin.key, "--cache", CACHE_MOUNT], spec, fetcher, cache=True, secret=False)
-    pod["spec"]["initContainers"] = [_fetch(spec, origin, fetcher), hold | {"restartPolicy": "Always"}]
-    _common(pod, spec, fetcher, inherited=True)
-    for volume in pod["spec"]["volumes"]:
-        if volume["name"] == "model":
-            volume["persistentVolumeClaim"].pop("readOnly", None)
+    keys = [one.origin.key for one in orders]
+    hold = _container(HOLD, ["hold", *keys, "--cache", CACHE_MOUNT], fetcher, cache=volume)
+    pod["spec"]["initContainers"] = [_fetch(spec, orders, fetcher, volume), hold | {"restartPolicy": "Always"}]
+    _common(pod, spec, fetcher, [one.secret for one in orders], inherited=True)
+    for one in pod["spec"]["volumes"]:
+        if one["name"] == volume:
+            one["persistentVolumeClaim"].pop("readOnly", None)
     return pod
 
 
@@ -163,22 +188,44 @@ def address(source: str, origin: Origin) -> str:
     return source if "?" in source else origin.pinned
 
 
-def _fetch(spec: ModelDeploymentSpec, origin: Origin, fetcher: Fetcher) -> dict[str, Any]:
+def _fetch(
+    spec: ModelDeploymentSpec, orders: Sequence[Order], fetcher: Fetcher, volume: str = VOLUME
+) -> dict[str, Any]:
+    first, *others = orders
     command = [
         "get",
-        address(spec.model.source, origin),
+        address(first.spec.source, first.origin),
         "--cache",
         CACHE_MOUNT,
         "--key",
-        origin.key,
-        *_credentials(spec),
+        first.origin.key,
+        *(("--credentials", SECRET_MOUNT) if first.secret is not None else ()),
     ]
-    if spec.model.sha256 is not None:
-        command += ["--sha256", spec.model.sha256]
+    if first.spec.sha256 is not None:
+        command += ["--sha256", first.spec.sha256]
     # A claim of the user's is as large as it is.
     if fetcher.limit is not None and spec.model.cache is None:
         command += ["--limit", str(fetcher.limit)]
-    return _container(FETCH, command, spec, fetcher, cache=True)
+    if first.name:
+        command += ["--name", first.name]
+    if others:
+        command += ["--bytes", str(first.origin.bytes)]
+    for number, one in enumerate(others, 1):
+        further = Further(
+            source=address(one.spec.source, one.origin),
+            name=one.name,
+            key=one.origin.key,
+            bytes=one.origin.bytes,
+            sha256=one.spec.sha256,
+            credentials=secret_mount(number) if one.secret is not None else None,
+        )
+        command += ["--beside", json.dumps(further.to_dict(), separators=(",", ":"))]
+    return _container(FETCH, command, fetcher, cache=volume, secrets=[one.secret for one in orders])
+
+
+def secret_mount(number: int) -> str:
+    """Give the folder of the Secret of the one or the other source."""
+    return SECRET_MOUNT + (f"-{number}" if number else "")
 
 
 def _short(*parts: str) -> str:
@@ -217,7 +264,7 @@ def _pod(deployment: Deployment, name: str, component: str, fetcher: Fetcher) ->
 
 
 def _container(
-    name: str, command: Sequence[str], spec: ModelDeploymentSpec, fetcher: Fetcher, *, cache: bool, secret: bool = True
+    name: str, command: Sequence[str], fetcher: Fetcher, *, cache: str = "", secrets: Sequence[str | None] = ()
 ) -> dict[str, Any]:
     environment = {
         "NVIDIA_VISIBLE_DEVICES": "void",
@@ -226,9 +273,10 @@ def _container(
     }
     mounts: list[dict[str, Any]] = []
     if cache:
-        mounts.append({"name": "model", "mountPath": CACHE_MOUNT})
-    if secret and spec.model.secret_ref is not None:
-        mounts.append({"name": "source-secret", "mountPath": SECRET_MOUNT, "readOnly": True})
+        mounts.append({"name": cache, "mountPath": CACHE_MOUNT})
+    for number, secret in enumerate(secrets):
+        if secret is not None:
+            mounts.append({"name": _secret_volume(number), "mountPath": secret_mount(number), "readOnly": True})
     if fetcher.certificates:
         mounts.append({"name": "trusted", "mountPath": TRUSTED_MOUNT, "readOnly": True})
     memory = {"requests": "32Mi", "limits": "64Mi"} if name == HOLD else {"requests": "64Mi", "limits": "256Mi"}
@@ -247,15 +295,27 @@ def _container(
     }
 
 
-def _common(pod: dict[str, Any], spec: ModelDeploymentSpec, fetcher: Fetcher, *, inherited: bool = False) -> None:
+def _secret_volume(number: int) -> str:
+    return "source-secret" + (f"-{number}" if number else "")
+
+
+def _common(
+    pod: dict[str, Any],
+    spec: ModelDeploymentSpec,
+    fetcher: Fetcher,
+    secrets: Sequence[str | None],
+    *,
+    inherited: bool = False,
+) -> None:
     """Add what every pod that reaches out has. `inherited`: tolerations and pull secrets are there already."""
     security = pod["spec"]["securityContext"]
     # Files of the Secret and a fresh cache belong to root: by the group the server's user may read and write them.
     security |= {"fsGroup": fetcher.user, "fsGroupChangePolicy": "OnRootMismatch"}
-    if spec.model.secret_ref is not None:
-        # Optional: a pod without it says what is missing, instead of waiting for ever.
-        secret = {"secretName": spec.model.secret_ref.name, "optional": True, "defaultMode": 0o440}
-        pod["spec"]["volumes"].append({"name": "source-secret", "secret": secret})
+    for number, name in enumerate(secrets):
+        if name is not None:
+            # Optional: a pod without it says what is missing, instead of waiting for ever.
+            secret = {"secretName": name, "optional": True, "defaultMode": 0o440}
+            pod["spec"]["volumes"].append({"name": _secret_volume(number), "secret": secret})
     if fetcher.certificates:
         # Certificates are no secret; a pod brings them itself, so that no object is needed in its namespace.
         pod["metadata"].setdefault("annotations", {})[Annotation.TRUSTED] = fetcher.certificates
@@ -266,7 +326,3 @@ def _common(pod: dict[str, Any], spec: ModelDeploymentSpec, fetcher: Fetcher, *,
             pod["spec"]["tolerations"] = [one.to_dict() for one in spec.server.tolerations]
         if spec.server.image_pull_secrets:
             pod["spec"]["imagePullSecrets"] = [one.to_dict() for one in spec.server.image_pull_secrets]
-
-
-def _add_cache(pod: dict[str, Any], claim: str) -> None:
-    pod["spec"]["volumes"].append({"name": "model", "persistentVolumeClaim": {"claimName": claim}})

@@ -12,7 +12,8 @@ from paddock.api import modeldeployment
 from paddock.api.modeldeployment import FlashAttention, Mode, ServingSpec
 from paddock.api.report import HeaderSummary
 from paddock.core.args import normal
-from paddock.core.estimate import PADDING, estimate
+from paddock.core.companions import ALONE, Group, with_drafts
+from paddock.core.estimate import PADDING, added_up, estimate
 from paddock.core.geometry import CONTEXT_STEP, POOLINGS, Options, Pooling
 from paddock.core.overhead import BACKENDS, HOST_PROCESS, OTHER, OVERHEAD, SLACK, TENSOR_PADDING, UNKNOWN
 from paddock.core.quantity import MIB, round_up
@@ -55,6 +56,8 @@ class MemoryNeed:
     """The server process itself."""
     token_bytes: int = 0
     """What a device reads for one token; 0 on the CPU."""
+    device_beside: int = 0
+    """Of the weights on the device, those of a projector and of adapters, which are not in the model's buffers."""
 
     @property
     def device_bytes(self) -> int:
@@ -96,7 +99,7 @@ class MemoryNeed:
         return f"needs {_said(self.host_bytes)} of host memory (estimate: {parts})"
 
 
-def need(
+def need(  # noqa: PLR0913 most of them by name
     summary: HeaderSummary,
     serving: ServingSpec,
     *,
@@ -104,23 +107,30 @@ def need(
     backend: str | None = None,
     checkpoints: int = 0,
     context: int | None = None,
+    beside: Group = ALONE,
 ) -> MemoryNeed:
     """Estimate what one replica needs.
 
     gpu says whether the model is on a device or on the CPU. backend is ggml's name of the device's backend, for
     example CUDA; without it the largest of each margin is taken. checkpoints is the server's --ctx-checkpoints: so
     many copies of what each slot cannot recompute may be kept in host memory. context is that of each slot in tokens,
-    by default the spec's, which must then be a number. Larger contexts, batches and more slots never need less.
+    by default the spec's, which must then be a number. beside is what is served together with the model. Larger
+    contexts, batches and more slots never need less.
     """
-    options = options_of(serving, gpu=gpu, backend=backend, context=context)
+    options = with_drafts(options_of(serving, gpu=gpu, backend=backend, context=context), beside)
     found = estimate(summary, options, checkpoints=checkpoints)
+    more = beside.addends(summary, options)
+    if more:
+        found = added_up((*found.addends, *more))
+    weights = sum(one.bytes for one in more if (one.place, one.kind) == ("device", "weights"))
     process = min(found.sum("host", "overhead"), HOST_PROCESS)
     return MemoryNeed(
         device_weights=found.sum("device", "weights"),
         device_kv=found.sum("device", "kvCache"),
         device_compute=found.sum("device", "compute"),
         device_margin=found.sum("device", "overhead"),
-        device_padding=sum(one.bytes for one in found.addends if one.name == PADDING),
+        device_padding=sum(one.bytes for one in found.addends if PADDING in one.name and one.place == "device"),
+        device_beside=max(weights - beside.mapped, 0) if gpu else 0,
         host_weights=found.sum("host", "weights"),
         host_kv=found.sum("host", "kvCache"),
         host_compute=found.sum("host", "compute") + found.sum("host", "overhead") - process,

@@ -6,8 +6,8 @@ from typing import Any
 from paddock.api.vocabulary import Annotation, Label
 from paddock.core.deployment import Deployment
 from paddock.core.fetching import CacheRoot
-from paddock.core.pod import PORT, RESTRICTED_CONTAINER, restricted, verbatim
-from paddock.core.source import CLAIM_MOUNT, ClaimSource, FileSource, ModelRoot
+from paddock.core.pod import PORT, RESTRICTED_CONTAINER, Mounted, restricted, verbatim
+from paddock.core.source import CLAIM_MOUNT, IMAGE_MOUNT, ClaimSource, ImageSource, ModelRoot, Source
 
 
 def service(deployment: Deployment) -> dict[str, Any]:
@@ -118,17 +118,19 @@ def root_claim(root: ModelRoot, node: str, namespace: str) -> dict[str, Any]:
     }
 
 
-def inspector_name(namespace: str, source: ClaimSource) -> str:
+def inspector_name(namespace: str, source: ClaimSource | ImageSource) -> str:
     """Give the name of the pod that reads one file's header."""
-    return f"paddock-inspect-{_short(namespace, source.claim, source.path)}"
+    holder = source.claim if isinstance(source, ClaimSource) else source.reference
+    return f"paddock-inspect-{_short(namespace, holder, source.path)}"
 
 
 def inspector_pod(
-    deployment: Deployment, source: ClaimSource, image: str, pull_policy: str, user: int
+    deployment: Deployment, source: ClaimSource | ImageSource, image: str, pull_policy: str, user: int
 ) -> dict[str, Any]:
-    """Build the short pod that reads a GGUF header from a claim, as the server's user, and logs a summary of it."""
+    """Build the short pod that reads a header from a claim or image, as the server's user, and logs a summary."""
     spec = deployment.spec
     assert spec is not None  # noqa: S101 callers hold an accepted deployment
+    mounted = mounted_of(source, None)
     pod: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -152,17 +154,17 @@ def inspector_pod(
                     "name": "inspect",
                     "image": image,
                     "imagePullPolicy": pull_policy,
-                    "command": ["python3", "-m", "paddock.agent.inspect", verbatim(source.mounted), CLAIM_MOUNT],
+                    "command": ["python3", "-m", "paddock.agent.inspect", verbatim(source.mounted), mounted.mount],
                     "resources": {
                         "requests": {"cpu": "50m", "memory": "64Mi"},
                         "limits": {"memory": "256Mi"},
                     },
                     "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}],
                     "securityContext": dict(RESTRICTED_CONTAINER),
-                    "volumeMounts": [{"name": "model", "mountPath": CLAIM_MOUNT, "readOnly": True}],
+                    "volumeMounts": [{"name": "model", "mountPath": mounted.mount, "readOnly": True}],
                 }
             ],
-            "volumes": [{"name": "model", "persistentVolumeClaim": {"claimName": source.claim, "readOnly": True}}],
+            "volumes": [mounted.volume("model")],
         },
     }
     if spec.server.tolerations:
@@ -172,9 +174,11 @@ def inspector_pod(
     return pod
 
 
-def mount_of(source: FileSource | ClaimSource, node: str | None) -> tuple[str, str, str]:
-    """Give claim, mount path and file path by which a server on `node` reads the file."""
+def mounted_of(source: Source, node: str | None, size: int = 0) -> Mounted:
+    """Give how a server on `node` mounts a file that need not be fetched."""
     if isinstance(source, ClaimSource):
-        return source.claim, CLAIM_MOUNT, source.mounted
+        return Mounted(source.claim, CLAIM_MOUNT, source.mounted, size)
+    if isinstance(source, ImageSource):
+        return Mounted(source.reference, IMAGE_MOUNT, source.mounted, size, image=True)
     assert node is not None  # noqa: S101 a file source always has a node
-    return root_claim_name(source.root, node), source.root.path, source.path
+    return Mounted(root_claim_name(source.root, node), source.root.path, source.path, size)

@@ -44,6 +44,14 @@ class Mounted:
     mount: str
     path: str
     file_bytes: int
+    image: bool = False
+    """Whether `claim` is the reference of an image instead, which the kubelet mounts."""
+
+    def volume(self, name: str) -> dict[str, Any]:
+        """Give the pod's volume of this name."""
+        if self.image:
+            return {"name": name, "image": {"reference": self.claim, "pullPolicy": "IfNotPresent"}}
+        return {"name": name, "persistentVolumeClaim": {"claimName": self.claim, "readOnly": True}}
 
 
 def arguments(deployment: Deployment, binding: Binding, mounted: Mounted, threads: int, context: int = 0) -> list[str]:
@@ -138,7 +146,7 @@ def server_pod(
             "terminationGracePeriodSeconds": GRACE_SECONDS,
             "containers": [_container(deployment, record, binding, mounted, settings)],
             "volumes": [
-                {"name": "model", "persistentVolumeClaim": {"claimName": mounted.claim, "readOnly": True}},
+                mounted.volume("model"),
                 {"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}},
                 {"name": "cuda-cache", "emptyDir": {"sizeLimit": "2Gi"}},
             ],

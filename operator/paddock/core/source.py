@@ -13,6 +13,8 @@ from paddock.api.base import Model
 
 CLAIM_MOUNT = "/model-volume"
 """Where a claim of the user's is mounted in server and inspector pods."""
+IMAGE_MOUNT = "/model-image"
+"""Where an image that holds models is mounted there."""
 
 
 class ModelRoot(Model):
@@ -46,7 +48,22 @@ class ClaimSource:
         return f"{CLAIM_MOUNT}/{self.path}"
 
 
-Source = FileSource | ClaimSource
+@dataclass(frozen=True, slots=True)
+class ImageSource:
+    """A file in a container image, which the kubelet pulls and mounts as a volume."""
+
+    reference: str
+    """REGISTRY/REPOSITORY:TAG or @sha256:DIGEST."""
+    path: str
+    """Inside the image."""
+
+    @property
+    def mounted(self) -> str:
+        """Path inside pods."""
+        return f"{IMAGE_MOUNT}/{self.path}"
+
+
+Source = FileSource | ClaimSource | ImageSource
 """What a pod can mount as it is."""
 
 
@@ -140,6 +157,7 @@ class OllamaSource:
 RemoteSource = HubSource | WebSource | BucketSource | RegistrySource | OllamaSource
 """What has to be fetched before a pod can use it."""
 
+_IMAGE: Final = "image://"
 _SEGMENT: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
 _HUB: Final = re.compile(rf"(?P<repository>{_SEGMENT}/{_SEGMENT})(?:@(?P<revision>[^/:@]{{1,200}}))?(?P<rest>[/:].*)")
 _QUANTIZATION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -170,6 +188,11 @@ def parse_source(text: str, roots: Sequence[ModelRoot]) -> Source | str:
         if path.startswith(("/", "..")):
             return f"{text} does not name a file inside the claim"
         return ClaimSource(claim, path)
+    if text.startswith(_IMAGE):
+        found = _REGISTRY.fullmatch(text.removeprefix(_IMAGE))
+        if found is None or not found["file"] or _file_fault(found["file"]):
+            return f"{_shown(text)} is not of the form image://REGISTRY/REPOSITORY:TAG/FILE or @sha256:DIGEST/FILE"
+        return ImageSource(text.removeprefix(_IMAGE)[: -len(found["file"]) - 1], found["file"])
     path = posixpath.normpath(text.removeprefix("file://"))
     under = [root for root in roots if path.startswith(root.path.rstrip("/") + "/")]
     if under:
@@ -186,7 +209,7 @@ def parse_remote(text: str) -> RemoteSource | str:
     scheme, separator, rest = text.partition("://")
     parser = _PARSERS.get(scheme) if separator else None
     if parser is None:
-        known = ", ".join(f"{name}://" for name in (*_PARSERS, "file", "pvc"))
+        known = ", ".join(f"{name}://" for name in (*_PARSERS, "file", "pvc", "image"))
         return f"{_shown(text)} is not a source of models: those begin with one of {known}"
     if len(text) > _MOST or not _PRINTABLE.fullmatch(text):
         return f"{_shown(text)} must be at most {_MOST} printable ASCII characters without spaces"
@@ -195,7 +218,7 @@ def parse_remote(text: str) -> RemoteSource | str:
 
 def parse_any(text: str, roots: Sequence[ModelRoot]) -> Source | RemoteSource | str:
     """Give the parsed source of any kind, or the reason why it is refused."""
-    local = text.startswith(("file://", "pvc://"))
+    local = text.startswith(("file://", "pvc://", _IMAGE))
     return parse_source(text, roots) if local else parse_remote(text)
 
 

@@ -23,7 +23,8 @@ MAX_PARTS: Final = 1000
 """Parts of a split file."""
 
 _ALIGNMENT: Final = 32
-_INPUT_PREFIXES: Final = ("token_embd.", "position_embd.", "token_types.", "per_layer_token_embd.", "masked_embd_")
+INPUT_PREFIXES: Final = ("token_embd.", "position_embd.", "token_types.", "per_layer_token_embd.", "masked_embd_")
+"""Tensors that stay in host memory."""
 _SHARED_PREFIXES: Final = ("rope_freqs.", "rope_factors_")
 _FIRST_LAYER: Final = ("token_embd_norm.", "hrm.z_l_init")
 """Kept with the first layer (LLM_TENSOR_LAYER_REPEATING without a layer, src/llama-arch.cpp:753)."""
@@ -337,7 +338,7 @@ def _groups(header: _Header, layers: _Layers) -> _Groups:
     outputs: list[Tensor] = []
     first = () if header.architecture in known.NORM_IS_OUTPUT else _FIRST_LAYER
     for tensor in header.tensors:
-        if tensor.name.startswith(_INPUT_PREFIXES):
+        if tensor.name.startswith(INPUT_PREFIXES):
             inputs.append(tensor)
         elif (layer := _layer_of(tensor.name)) is None:
             (repeating if tensor.name.startswith(first) else outputs).append(tensor)

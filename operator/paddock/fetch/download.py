@@ -14,6 +14,7 @@ from paddock.fetch.failures import FetchError
 from paddock.fetch.journal import BLOCK, Journal
 from paddock.fetch.remote import RemoteFile, Transport
 from paddock.fetch.settings import Settings
+from paddock.fetch.writeback import begin_writing
 
 SPAN: Final = 8
 """Blocks that one request asks for at most."""
@@ -161,6 +162,8 @@ class Download:
                 while ready < last and position >= min((ready + 1) * BLOCK, self._file.size):
                     ready += 1
                 self._arrived(count, block, ready)
+                if ready > block:
+                    begin_writing(self._data, block * BLOCK, (ready - block) * BLOCK)
                 block = ready
                 if self._failure is not None:
                     return

@@ -47,6 +47,36 @@ class Order:
     """sha256:HEX that files must have, by name; the name "" means the only file."""
     limit: int | None = None
     """Bytes that the cache may hold; None = as much as the disk."""
+    name: str = ""
+    """What messages call it, where several contents are fetched."""
+    bytes: int = 0
+    """Of all files, where that is known beforehand."""
+
+
+def get_all(orders: Sequence[Order], cache: Cache, say: Callable[[Progress], None]) -> Done:
+    """Bring several contents into the cache, one after the other; the last is the model. Raises FetchError.
+
+    All are held until the last one is here, so that none is cleaned away for another.
+    """
+    total, before, fetched, seconds = sum(one.bytes for one in orders), 0, 0, 0.0
+    files: list[SourceFile] = []
+    with ExitStack() as leases:
+        for order in orders:
+
+            def told(one: Progress, before: int = before) -> None:
+                here, whole = before + one.bytes, max(total, before + one.total)
+                percent = round(100 * here / whole, 1) if whole else 100.0
+                say(one.model_copy(update={"bytes": here, "total": whole, "percent": percent}))
+
+            try:
+                done = get(order, cache, told if total else say)
+            except FetchError as error:
+                error.message = f"{order.name}: {error.message}" if order.name else error.message
+                raise
+            leases.enter_context(cache.held(done.key))
+            before, fetched, seconds = before + done.bytes, fetched + done.fetched, seconds + done.seconds
+            files = [*done.files, *files]
+    return done.model_copy(update={"files": files, "bytes": before, "fetched": fetched, "seconds": round(seconds, 3)})
 
 
 def get(order: Order, cache: Cache, say: Callable[[Progress], None]) -> Done:

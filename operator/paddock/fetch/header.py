@@ -3,10 +3,10 @@
 from paddock.api.fetched import Origin, SourceAnswer, SourceFile
 from paddock.api.report import HeaderFault
 from paddock.core.gguf import GgufError, GgufMetadata, read_gguf
+from paddock.core.header import summary_of
 from paddock.core.quantize import quantization
 from paddock.core.source import RemoteSource
 from paddock.core.split import read_parts
-from paddock.core.summary import summarize
 from paddock.fetch.credentials import Credentials
 from paddock.fetch.failures import FetchError
 from paddock.fetch.get import open_patiently
@@ -37,7 +37,7 @@ def _answer(remote: Remote) -> SourceAnswer:
     )
     try:
         parts = read_parts(files[0].name, lambda name: _read(remote, name))
-        summary = summarize(parts)
+        summary = summary_of(parts)
     except GgufError as error:
         return SourceAnswer(origin=origin, fault=HeaderFault(code=error.kind, message=f"{remote.source}: {error}"))
     named = parts[0].values.get("general.license")

@@ -2,7 +2,7 @@
 
     paddock-fetch header SOURCE                    one line: PADDOCK-HEADER and a SourceAnswer
     paddock-fetch get SOURCE --cache DIR           lines of Progress, at last Done or Failed
-    paddock-fetch hold KEY --cache DIR             holds a lease on a model until SIGTERM (for a sidecar)
+    paddock-fetch hold KEY... --cache DIR          holds a lease on models until SIGTERM (for a sidecar)
     paddock-fetch cache list|verify|clean|clear --cache DIR
 
 Settings come from the environment (PADDOCK_FETCH_...), credentials from the files of a mounted Secret (--credentials).
@@ -16,19 +16,21 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
+from pydantic import ValidationError
+
 from paddock import __version__
 from paddock.api.base import Model
-from paddock.api.fetched import EXIT_CODES, Progress, SourceAnswer
+from paddock.api.fetched import EXIT_CODES, Further, Progress, SourceAnswer
 from paddock.api.report import HeaderFault
 from paddock.core.source import RemoteSource, parse_remote
 from paddock.fetch.cache import Cache, Shelf, disk_fault
 from paddock.fetch.credentials import read_credentials
 from paddock.fetch.failures import FetchError
-from paddock.fetch.get import Order, get
-from paddock.fetch.header import header
+from paddock.fetch.get import Order, get_all
 from paddock.fetch.settings import Settings, SettingsError, load_settings
 
 HEADER_PREFIX: Final = "PADDOCK-HEADER "
@@ -57,8 +59,13 @@ def parser() -> argparse.ArgumentParser:
     fetch.add_argument("--key", help="the content that is expected, from header; needs no network when it is cached")
     fetch.add_argument("--sha256", action="append", default=[], metavar="[NAME=]HEX", help="what a file must have")
     fetch.add_argument("--limit", type=int, metavar="BYTES", help="size of the cache; unused models go, oldest first")
-    hold = commands.add_parser("hold", help="hold a lease on a cached model until SIGTERM")
-    hold.add_argument("key", metavar="KEY")
+    fetch.add_argument("--name", default="", help="what messages call it")
+    fetch.add_argument("--bytes", type=int, default=0, metavar="BYTES", help="size of it, beside others")
+    fetch.add_argument(
+        "--beside", action="append", default=[], metavar="JSON", help="fetch this too: source, name, key, sha256, ..."
+    )
+    hold = commands.add_parser("hold", help="hold a lease on cached models until SIGTERM")
+    hold.add_argument("key", metavar="KEY", nargs="+")
     cache = commands.add_parser("cache", help="look after the cache of this node")
     cache.add_argument("action", choices=["list", "verify", "clean", "clear"])
     cache.add_argument("--key", action="append", default=[], help="verify, clear: only these models")
@@ -90,6 +97,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _header(arguments: argparse.Namespace) -> int:
     """Print the answer; whatever is wrong is an answer too, so the exit code is always 0."""
+    from paddock.fetch.header import header  # noqa: PLC0415 the rest starts sooner without it
+
     settings = _settings()
     settings = settings.model_copy(update={"patience": min(settings.patience, _HEADER_PATIENCE)})
     source = _source(arguments.source)
@@ -105,24 +114,46 @@ def _header(arguments: argparse.Namespace) -> int:
 
 
 def _get(arguments: argparse.Namespace) -> int:
-    order = Order(
+    own = Order(
         source=_source(arguments.source),
         credentials=read_credentials(arguments.credentials),
         settings=_settings(),
         key=arguments.key,
         digests=dict(_digest(text) for text in arguments.sha256),
         limit=arguments.limit,
+        name=arguments.name,
+        bytes=arguments.bytes,
     )
-    _say(get(order, Cache(arguments.cache), _once_a_second()))
+    further = [_further(text, own) for text in arguments.beside]
+    _say(get_all([*further, own], Cache(arguments.cache), _once_a_second()))
     return 0
+
+
+def _further(text: str, own: Order) -> Order:
+    try:
+        asked = Further.model_validate_json(text)
+    except ValidationError as error:
+        raise UsageError(f"--beside: {error.errors(include_input=False)[0]['msg']}") from None
+    return Order(
+        source=_source(asked.source),
+        credentials=read_credentials(Path(asked.credentials) if asked.credentials is not None else None),
+        settings=own.settings,
+        key=asked.key,
+        digests=dict([_digest(asked.sha256)] if asked.sha256 is not None else []),
+        limit=own.limit,
+        name=asked.name,
+        bytes=asked.bytes,
+    )
 
 
 def _hold(arguments: argparse.Namespace) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
-    with Cache(arguments.cache).held(arguments.key) as model:
-        if model is None:
-            raise FetchError("NotFound", f"the cache has no model {arguments.key}")
-        _say_raw({"event": "held", **model.to_dict()})
+    with ExitStack() as leases:
+        for key in arguments.key:
+            model = leases.enter_context(Cache(arguments.cache).held(key))
+            if model is None:
+                raise FetchError("NotFound", f"the cache has no model {key}")
+            _say_raw({"event": "held", **model.to_dict()})
         signal.sigwait((signal.SIGTERM, signal.SIGINT))
     return 0
 
