@@ -92,3 +92,40 @@ def test_a_pod_without_the_key_of_the_secret_is_not_believed(tmp_path: Path) -> 
     (forged,) = asyncio.run(heard(tmp_path / "forged"))
     assert "CERTIFICATE_VERIFY_FAILED" in forged
     assert asyncio.run(heard(tmp_path / "real")) == ["report of node1", "it is believed"]
+
+
+def test_with_another_key_an_agent_is_heard_again(tmp_path: Path) -> None:
+    """The Secret was made anew, and the agent has the new one already."""
+
+    async def heard() -> str:
+        agent = PretendAgent("node1", "127.0.0.1", free_port(), tmp_path)
+        agent.report([card(0, 16)])
+        await agent.start()
+        refused, told = asyncio.Event(), asyncio.Queue[str]()
+
+        async def report(node: str, _: NodeReport) -> None:
+            told.put_nowait(node)
+
+        class Listener(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                if " 401" in record.getMessage():
+                    refused.set()
+
+        listener = Listener()
+        logging.getLogger("paddock.agents").addHandler(listener)
+        authority = (tmp_path / "tls.crt").read_text()
+        agents = Agents(Credentials(authority, "the key before"), agent._port, 60.0, report, nothing)
+        agents.apply("ADDED", pod("a"))
+        try:
+            async with asyncio.timeout(15):
+                await refused.wait()
+                await agents.trust(Credentials(authority, TOKEN))
+                return await told.get()
+        finally:
+            logging.getLogger("paddock.agents").removeHandler(listener)
+            await agents.close()
+            await agent.stop()
+
+    make_certificate(tmp_path)
+    (tmp_path / "token").write_text(TOKEN)
+    assert asyncio.run(heard()) == "node1"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from paddock.api.report import HeaderFault
 from support.client import eventually, stays
+from support.helm import NAMESPACE
 from support.pretend_agent import card, summary
 from support.pretend_kubelet import STRATEGIC, Behaviour
 from support.site import VOLUMES
@@ -282,3 +283,15 @@ def test_conditions_of_nodes_are_patched_by_type(site: Site) -> None:
     status["status"]["conditions"][0]["status"] = "True"
     site.client.do("PATCH", "/api/v1/nodes/node1/status", status, STRATEGIC)
     site.wait_for("Available", "True", "Serving")
+
+
+def test_the_agents_secret_is_made_anew_while_the_operator_runs(site: Site) -> None:
+    path = f"/api/v1/namespaces/{NAMESPACE}/secrets/paddock-agent"
+    operator = site.operator(resync_seconds=1)
+    before = site.client.get(path)
+    assert before is not None
+    site.client.delete(path)
+    after = eventually(lambda: site.client.get(path), what="a new Secret")
+    assert after is not None
+    assert after["data"]["token"] != before["data"]["token"]
+    eventually(lambda: operator.said("asked with the new key"))

@@ -68,6 +68,15 @@ class Agents:
         self.nodes_known: Container[str] = ()
         """Names of the nodes that exist, kept by others."""
 
+    async def trust(self, credentials: Credentials) -> None:
+        """Use these from now on: the Secret was made anew. Agents take theirs from it when the kubelet brings it."""
+        if credentials != self._credentials:
+            log.warning("the agents' Secret is another one: agents are asked with the new key")
+            self._credentials = credentials
+            session, self._session = self._session, None
+            if session is not None:
+                await session.close()
+
     async def close(self) -> None:
         """Stop following, for good."""
         self._closed = True

@@ -109,7 +109,7 @@ class Controller:
     async def _seed(self) -> None:
         if not hasattr(self, "agents"):
             settings = self.settings
-            trust = await credentials.ensure(self.cluster, settings.namespace, settings.agent_secret)
+            trust = await self._secret()
             self.agents = Agents(trust, settings.agent_port, settings.agent_ttl, self._on_report, self._on_silent)
             self.agents.nodes_known = self.world.nodes
             self.models = Models(self.cluster, self.agents, settings)
@@ -124,6 +124,10 @@ class Controller:
         self._tasks = self._tasks or [asyncio.create_task(self._work()) for _ in range(self.settings.workers)]
         await self._take_deployments()
         self.synced = time.monotonic()
+
+    async def _secret(self) -> credentials.Credentials:
+        """Give what operator and agents trust each other by; a Secret that is not there is made."""
+        return await credentials.ensure(self.cluster, self.settings.namespace, self.settings.agent_secret)
 
     async def stop(self) -> None:
         """End all background work."""
@@ -493,6 +497,7 @@ class Controller:
                     await self.claims.refresh()
                 if time.monotonic() - self.synced > limit:
                     await self._list_all()
+                    await self.agents.trust(await self._secret())
                     await self._sweeps.volumes()
                     await self._miss_services()
                     for node in {status.node for status in self.ledger.stored().values()}:
