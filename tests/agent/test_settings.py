@@ -50,7 +50,6 @@ def test_every_setting_is_read() -> None:
         memory_interval=5,
         fault_hold=60,
         watch_interval=2,
-        fault_hold=60,
         host_processes=True,
         model_roots=("/models", "/more/models", "/third"),
         plugin_folder=Path("/run/paddock"),
