@@ -190,6 +190,10 @@ MALFORMED: list[tuple[str, bytes, str, str]] = [
 ]
 
 
+def test_the_corpus_of_malformed_files_does_not_shrink() -> None:
+    assert len({case[1] for case in MALFORMED}) >= 40
+
+
 @pytest.mark.parametrize(("data", "kind", "message"), [case[1:] for case in MALFORMED], ids=[c[0] for c in MALFORMED])
 def test_malformed_input_has_its_error(data: bytes, kind: str, message: str) -> None:
     with pytest.raises(GgufError) as raised:

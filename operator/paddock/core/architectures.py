@@ -105,6 +105,9 @@ WITHOUT_OUTPUT: Final = frozenset(
 )
 """Encoders without an output matrix, so that token_embd is not used in its place."""
 
+LOOPED: Final = frozenset({"hrm_text"})
+"""The same layers are computed again and again, so that several devices hand over more than once."""
+
 NORM_IS_OUTPUT: Final = frozenset({"lfm2", "lfm2moe"})
 """Files that call their last norm token_embd_norm (LLM_TENSOR_OUTPUT_NORM_LFM2)."""
 

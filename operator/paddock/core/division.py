@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import Final
 
 from paddock.api.report import HeaderSummary
-from paddock.core.architectures import WITHOUT_TENSOR_SPLIT
+from paddock.core.architectures import LOOPED, WITHOUT_TENSOR_SPLIT
 from paddock.core.beside import Beside
 from paddock.core.cache import LayerCache, layer_caches
 from paddock.core.compute import bounded_device, bounded_host, copied_cache
@@ -243,6 +243,7 @@ class _Divided:
         graph = bounded_device(summary, options, geometry) * (_STATE if summary.recurrent else 1)
         inputs = bounded_host(summary, options, geometry)
         crossing = (4 if options.overrides else 2) * _F32 * summary.embedding_length * geometry.tokens
+        crossing *= summary.block_count if summary.architecture in LOOPED else 1
         used = sorted({one.place for one in weights if one.place != HOST and one.bytes})
         on_host = HOST in self.homes or bool(self.overrides) or self.options.cpu_moe > 0
         copies = PIPELINE if self.count > 1 and not on_host and options.split_mode == "layer" else 1
