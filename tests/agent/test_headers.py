@@ -14,6 +14,7 @@ from paddock.agent.headers import read_header
 from paddock.agent.inspect import PREFIX, answer_line
 from paddock.api.report import HeaderAnswer, HeaderFault, HeaderSummary
 from paddock.api.vocabulary import REASONS, Reason
+from support import companion_writer
 from support import gguf_writer as writer
 from support.gguf_writer import Model
 
@@ -165,8 +166,9 @@ def empty(root: Path) -> Path:
     return root / "empty.gguf"
 
 
-def projector(root: Path) -> Path:
-    return writer.write_gguf(root / "mmproj.gguf", {"general.architecture": "clip"}, [writer.Spec("v.blk", (32,))])
+def vector(root: Path) -> Path:
+    values = {"general.architecture": "controlvector", "controlvector.model_hint": "llama"}
+    return writer.write_gguf(root / "vector.gguf", values, [writer.Spec("direction.1", (32,))])
 
 
 def below_a_file(root: Path) -> Path:
@@ -184,7 +186,7 @@ FAULTS: list[tuple[Callable[[Path], Path], str, str]] = [
     (other_format, "NotGguf", "begins with b'PK"),
     (empty, "NotGguf", "0 bytes"),
     (cut, "ModelTruncated", "bytes but its header describes"),
-    (projector, "ModelUnsupported", "a projector"),
+    (vector, "ModelUnsupported", "a control vector"),
 ]
 
 
@@ -194,6 +196,16 @@ def test_faults_name_the_file_and_the_reason(root: Path, make: Callable[[Path], 
     found = fault(path, root)
     assert (found.code, message in found.message) == (code, True), found.message
     assert str(path) in found.message
+
+
+def test_what_serves_beside_a_model_is_told_as_what_it_is(root: Path) -> None:
+    companion_writer.write_projector(root / "p.gguf", companion_writer.TINY)
+    companion_writer.write_adapter(root / "a.gguf", Model())
+    for name, kind in (("p.gguf", "Projector"), ("a.gguf", "Adapter")):
+        found = read_header(str(root / name), [str(root)]).summary
+        assert found is not None
+        assert found.companion is not None
+        assert (found.companion.kind, found.block_count) == (kind, 0)
 
 
 def test_a_fifo_that_appears_after_the_check_does_not_hang(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
