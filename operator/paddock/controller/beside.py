@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 
+from paddock.api.report import NodeReport
 from paddock.api.source import CompanionStatus, ModelSpec
 from paddock.api.vocabulary import Reason
 from paddock.controller.found import Found
@@ -42,6 +43,13 @@ def keys_of(deployment: Deployment) -> set[str]:
     """Give the contents in caches that a deployment's status names."""
     model = deployment.status.get("model") or {}
     return {one["key"] for one in (model, *(model.get("companions") or ())) if "key" in one}
+
+
+def moved_between(before: NodeReport | str | None, report: NodeReport, all_: Iterable[Deployment]) -> list[str]:
+    """Give the deployments (namespace/name) whose files came to a node's cache between two reports, or went."""
+    known = before.cache if isinstance(before, NodeReport) else None
+    moved = {one.key for one in known or ()} ^ {one.key for one in report.cache or ()}
+    return [one.key for one in all_ if not moved.isdisjoint(keys_of(one))] if moved else []
 
 
 async def look_at_all(

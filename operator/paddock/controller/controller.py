@@ -7,20 +7,21 @@ look, and a slow resync by list heals whatever a watch lost.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from paddock.api.report import NodeReport
 from paddock.api.vocabulary import API_VERSION, Label
 from paddock.controller import credentials
 from paddock.controller.agents import Agents
-from paddock.controller.beside import keys_of
+from paddock.controller.beside import moved_between
 from paddock.controller.claims import Claims
 from paddock.controller.cluster import GPUS, JSON, Cluster, ClusterError, namespaced
 from paddock.controller.events import Events
 from paddock.controller.health import Health
 from paddock.controller.ledger import Ledger
 from paddock.controller.lent import Lent
+from paddock.controller.lists import Lists
 from paddock.controller.memory import hand_back_memory
 from paddock.controller.models import Models
 from paddock.controller.parts import Parts
@@ -42,8 +43,6 @@ BUSY_PAUSE = 0.3
 """Seconds until a deployment that has its pod is looked at again while others wait for theirs."""
 POSITION_PAUSE = 1.0
 """Seconds between looks at who has another place in the queue."""
-PAGE = 100
-"""Objects that are read at once."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 10.0
 """Seconds between tries to read everything at the start."""
 FIRST_RESYNCS = (2.0, 8.0)
@@ -58,6 +57,8 @@ class Controller:
 
     def __init__(self, cluster: Cluster, settings: Settings) -> None:
         self.cluster, self.settings, self.world = cluster, settings, World()
+        # kopf also watches the operator's own namespace, for the agents.
+        self._lists = Lists(cluster, settings.watch_namespaces)
         self.queue: WorkQueue[Key] = WorkQueue()
         self.ledger = Ledger(cluster, settings, self._fleet_changed, self._reservations_lost)
         self._lent = Lent(cluster, self.world, self.ledger, self.look_after)
@@ -140,20 +141,6 @@ class Controller:
         if hasattr(self, "agents"):
             await self.agents.close()
 
-    def _mine(self, namespace: str) -> bool:
-        """Tell whether deployments of a namespace are served; kopf also watches the operator's own, for agents."""
-        return not self.settings.watch_namespaces or namespace in self.settings.watch_namespaces
-
-    def _namespaces(self) -> list[str | None]:
-        return [*self.settings.watch_namespaces] if self.settings.watch_namespaces else [None]
-
-    async def _pages(self, kind: str, group: str, params: Mapping[str, str] | None = None) -> AsyncIterator[list[JSON]]:
-        """Read a namespaced kind where this operator works."""
-        for namespace in self._namespaces():
-            path = f"{group}/{kind}" if namespace is None else namespaced(kind, namespace, None, group)
-            async for page in self.cluster.pages(path, params, PAGE):
-                yield page
-
     async def _list_all(self) -> None:
         """Read everything once. Pods before deployments, so that no deployment seems to lack a pod that exists."""
         await self._list_fleet()
@@ -163,8 +150,7 @@ class Controller:
 
     async def _miss_services(self) -> None:
         """Have Services made anew that somebody deleted: they are not watched."""
-        pages = self._pages("services", "/api/v1", OURS)
-        present = {f"{(meta := one['metadata'])['namespace']}/{meta['name']}" async for page in pages for one in page}
+        present = await self._lists.names("services", "/api/v1", OURS)
         for key in self._reconciler.services.miss(present, self.world.deployments.values()):
             log.warning("%s: its Service is gone, and is made anew", key)
             self.queue.add((DEPLOYMENT, key))
@@ -204,7 +190,7 @@ class Controller:
 
     async def _take_pods(self) -> None:
         there = set()
-        async for page in self._pages("pods", "/api/v1", {"labelSelector": f"{Label.COMPONENT}={Label.SERVER}"}):
+        async for page in self._lists.pages("pods", "/api/v1", {"labelSelector": f"{Label.COMPONENT}={Label.SERVER}"}):
             for pod in page:
                 there.add(pod["metadata"]["uid"])
                 self.pod_event(None, pod)
@@ -215,7 +201,7 @@ class Controller:
 
     async def _take_deployments(self) -> None:
         there = set()
-        async for page in self._pages("modeldeployments", GROUP_PATH):
+        async for page in self._lists.pages("modeldeployments", GROUP_PATH):
             for one in page:
                 there.add(one["metadata"]["uid"])
                 self.deployment_event(None, one)
@@ -230,7 +216,7 @@ class Controller:
     def deployment_event(self, type_: str | None, body: Mapping[str, Any]) -> None:
         """Note a change of a ModelDeployment."""
         meta = body["metadata"]
-        if not self._mine(meta["namespace"]):
+        if not self._lists.here(meta["namespace"]):
             return
         key = f"{meta['namespace']}/{meta['name']}"
         before = self.world.deployments.get(key)
@@ -250,9 +236,9 @@ class Controller:
             case Label.NODE_AGENT:
                 if body["metadata"]["namespace"] == self.settings.namespace:
                     self.agents.apply(type_, body)
-            case Label.INSPECT | Label.FETCH if self._mine(body["metadata"]["namespace"]):
+            case Label.INSPECT | Label.FETCH if self._lists.here(body["metadata"]["namespace"]):
                 self._inspector_event(type_, body)
-            case Label.SERVER if self._mine(body["metadata"]["namespace"]):
+            case Label.SERVER if self._lists.here(body["metadata"]["namespace"]):
                 meta = body["metadata"]
                 before = self.world.replicas.get(f"{meta['namespace']}/{meta['name']}")
                 replica = self.world.replicas.apply(type_, body)
@@ -376,7 +362,8 @@ class Controller:
     # -- agents ---------------------------------------------------------------------------------------------------
 
     async def _on_report(self, node: str, report: NodeReport) -> None:
-        self._cache_changed(self._reports.get(node), report)
+        for key in moved_between(self._reports.get(node), report, self.world.deployments.values()):
+            self.queue.add((DEPLOYMENT, key))
         self._reports[node] = report
         self._health.hear(node, report)
         self._lent.hear(node, report.given)
@@ -384,14 +371,6 @@ class Controller:
         self.world.fleet_is_known |= bool(report.devices)
         if report.model_roots or report.cache is not None:
             self._fleet_changed()
-
-    def _cache_changed(self, before: NodeReport | str | None, report: NodeReport) -> None:
-        """Have the deployments looked at whose files came to a node, or went."""
-        known = before.cache if isinstance(before, NodeReport) else None
-        moved = {one.key for one in known or ()} ^ {one.key for one in report.cache or ()}
-        for one in self.world.deployments.values() if moved else ():
-            if not moved.isdisjoint(keys_of(one)):
-                self.queue.add((DEPLOYMENT, one.key))
 
     async def _on_silent(self, node: str, why: str) -> None:
         self._reports[node] = why

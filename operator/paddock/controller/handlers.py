@@ -10,7 +10,8 @@ import kopf
 from typing_extensions import override
 
 from paddock.api.vocabulary import GROUP, VERSION
-from paddock.controller.controller import PAGE, POD_SELECTOR, Controller
+from paddock.controller.controller import POD_SELECTOR, Controller
+from paddock.controller.lists import PAGE
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
