@@ -60,9 +60,12 @@ def optimum(one: Case, hint: dict[str, str], seconds: float = SECONDS) -> Bound:
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = 1
     solver.parameters.max_deterministic_time = seconds
-    if solver.solve(model) == cp_model.OPTIMAL:
+    found = solver.solve(model)
+    if found == cp_model.OPTIMAL:
         return Bound(round(solver.objective_value), proven=True)
-    return Bound(min(math.floor(solver.best_objective_bound), relaxed(one)))
+    # Where it found nothing at all in time, its bound means nothing either.
+    known = math.floor(solver.best_objective_bound) if found == cp_model.FEASIBLE else relaxed(one)
+    return Bound(min(known, relaxed(one)))
 
 
 def relaxed(one: Case) -> int:

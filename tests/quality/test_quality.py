@@ -99,6 +99,11 @@ def test_a_case_is_the_same_each_time_and_asks_for_the_memory_that_there_is() ->
     }
 
 
+def test_a_bound_is_no_less_than_what_is_placed_however_little_time_there_is() -> None:
+    (one,) = filling("datacenter", 0)
+    assert optimum(one, {}, seconds=1e-6).value >= one.worth(played(one, METHODS[0]).placements)
+
+
 def test_what_is_served_is_counted_by_objective() -> None:
     where = fleet(device("a", total=40 * GIB, free=None, bandwidth=100 * 10**9), device("b", total=8 * GIB, free=None))
     large = Job("large-0", 0, Request(need=30 * GIB, min_tokens_per_second=2, token_bytes=30 * GIB), value=1)
