@@ -60,17 +60,20 @@ PYTEST := $(BIN)/python -m pytest -q
 test-pure: setup ## Tests of the pure core (seconds)
 	@$(PYTEST) tests/core
 
-# The tests on the real cluster run beside all others: both mostly wait.
+# Three parts beside each other: on the real cluster, and of the operator at a real API server, tests mostly wait.
 test: build check ## Everything that CI runs
 	@$(BIN)/python tests/cluster/cluster.py up
 	PYTHON=$(BIN)/python tests/cluster/build.sh registry s3
 	mkdir -p build
-	echo 'tests on the real cluster run in the background (about 7 minutes); their output follows at the end'
-	$(PYTEST) --durations=10 -m 'e2e and not long' tests >build/test-e2e.log 2>&1 &
-	trap "kill $$! 2>/dev/null || true" EXIT
+	echo 'tests on the real cluster (about 18 minutes) and of the operator (about 10) run in the background; their output follows'
+	$(PYTEST) --durations=10 -m 'e2e and not long' tests >build/test-e2e.log 2>&1 & cluster=$$!
+	$(PYTEST) --durations=10 -m 'not e2e and not long and not gpu' tests/controller >build/test-controller.log 2>&1 & operator=$$!
+	trap "kill $$cluster $$operator 2>/dev/null || true" EXIT
 	failed=0
-	PADDOCK_EXAMPLES=60 $(PYTEST) --durations=10 -m 'not e2e and not long and not gpu' tests || failed=$$?
-	wait $$! || failed=$$?
+	PADDOCK_EXAMPLES=60 $(PYTEST) --durations=10 -m 'not e2e and not long and not gpu' tests --ignore=tests/controller || failed=$$?
+	wait $$operator || failed=$$?
+	cat build/test-controller.log
+	wait $$cluster || failed=$$?
 	trap - EXIT
 	cat build/test-e2e.log
 	exit $$failed

@@ -105,4 +105,4 @@ def test_a_min_above_preferred_is_told(site: Site) -> None:
     node(site, 5)
     site.apply(serving={"contextLength": {"min": 9, "preferred": 8}})
     message = site.wait_for("Accepted", "False", "InvalidSpec")["message"]
-    assert "spec.serving.contextLength: Value error, min is 9, more than preferred, which is 8" in message
+    assert "spec.serving.contextLength: min is 9, more than preferred, which is 8" in message

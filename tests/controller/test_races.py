@@ -57,7 +57,7 @@ def reconciler(answers: Answers, world: World) -> tuple[Reconciler, list[tuple[s
     cluster = cast("Cluster", answers)
     ledger = Ledger(cluster, SETTINGS, lambda: None, lambda _: None)
     health = Health(ledger, world, SETTINGS, lambda _key, _after: None, lambda _: None)
-    parts = Parts(ledger, Mock(), Mock(), Mock(), health, lambda: None)
+    parts = Parts(ledger, Mock(), Mock(), Mock(), health, Mock(), Mock(), lambda: None)
     made = Reconciler(cluster, SETTINGS, world, parts, lambda key, after: looks.append((key, after)), lambda _: False)
     return made, looks
 
