@@ -47,6 +47,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 10.0
 """Seconds between tries to read everything at the start."""
 FIRST_RESYNCS = (2.0, 8.0)
 """Seconds from the start to the first full comparison, and from that to the second."""
+MANY_LOOKS = 500
+"""After so many looks there is memory to be handed back, once there is nothing to do."""
 RESYNC_STEP = 5.0
 """Most seconds between two looks at what is due."""
 POD_SELECTOR = f"{Label.COMPONENT} in ({Label.NODE_AGENT},{Label.SERVER},{Label.INSPECT},{Label.FETCH})"
@@ -465,7 +467,7 @@ class Controller:
         age = 0.0 if self.settings.leader_election else ORPHAN_AGE
         # The first times soon: between our own lists and those of the watches something may have gone.
         waits = [*FIRST_RESYNCS]
-        limit = waits.pop(0)
+        limit, handed_back = waits.pop(0), 0
         while True:
             try:
                 await self._sweeps.orphans(age)
@@ -482,7 +484,10 @@ class Controller:
                     for node in {status.node for status in self.ledger.stored().values()}:
                         self.queue.add((NODE, node))
                     limit = waits.pop(0) if waits else self.settings.resync_seconds
+                    handed_back = -MANY_LOOKS
+                if self.queue.idle and self.reconciles - handed_back >= MANY_LOOKS:
                     hand_back_memory()
+                    handed_back = self.reconciles
             except ClusterError as error:
                 log.warning("resync: %s", error)
             except Exception:

@@ -16,7 +16,7 @@ from paddock.controller.settings import Settings
 
 log = logging.getLogger("paddock.serve")
 UNCOLLECTED = 10.0
-"""Seconds after the start in which no garbage is collected."""
+"""Seconds after the start in which no garbage is collected at most."""
 STALE = 3.0
 """Without a successful resync for this many resync intervals, /healthz fails."""
 
@@ -75,24 +75,28 @@ async def serve(
     return 1 if lost.is_set() or not end.is_set() else 0
 
 
-def collect_later() -> None:
-    """Collect no garbage for a while.
+def collect_later() -> Callable[[], None]:
+    """Collect no garbage until what is given is called, or for a while.
 
     What is read at the start stays: going through all of it again and again takes a fifth of the time to the first
-    decision. An API server that cannot be reached for long is no reason to go on without.
+    decision. An API server that cannot be reached for long is no reason to go on without; nor is kopf, whose lists of
+    everything leave circles behind.
     """
+    gc.disable()
+    late = asyncio.get_running_loop().call_later(UNCOLLECTED, gc.enable)
 
     def collect() -> None:
+        late.cancel()
         gc.freeze()
         gc.enable()
 
-    gc.disable()
-    asyncio.get_running_loop().call_later(UNCOLLECTED, collect)
+    return collect
 
 
 async def _act(controller: Controller, end: asyncio.Event, stop: asyncio.Event) -> None:
-    collect_later()
+    collect = collect_later()
     await controller.start()
+    collect()
     await import_kopf()
     from paddock.controller.handlers import inform  # noqa: PLC0415 imported above, in its own time
 
