@@ -285,7 +285,7 @@ def _container(
             mounts.append({"name": _secret_volume(number), "mountPath": secret_mount(number), "readOnly": True})
     if fetcher.certificates:
         mounts.append({"name": "trusted", "mountPath": TRUSTED_MOUNT, "readOnly": True})
-    memory = {"requests": "32Mi", "limits": "64Mi"} if name == HOLD else {"requests": "64Mi", "limits": "256Mi"}
+    memory = {"requests": "16Mi", "limits": "64Mi"} if name == HOLD else {"requests": "64Mi", "limits": "256Mi"}
     cpu = "1m" if name == HOLD else "50m"
     return {
         "name": name,
