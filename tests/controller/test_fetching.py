@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from paddock.api.fetched import Failed, Origin, Progress, SourceAnswer, SourceFile
+from paddock.api.answer import SourceAnswer
+from paddock.api.fetched import Failed, Origin, Progress, SourceFile
 from paddock.controller.remote import KEPT_GOOD, KEPT_LONG, good_for
 from support.client import eventually, stays
 from support.pretend_agent import card, summary

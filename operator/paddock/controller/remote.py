@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
 
-from paddock.api.fetched import Failed, Origin, SourceAnswer, SourceFile
+from paddock.api.answer import SourceAnswer
+from paddock.api.fetched import Failed, Origin, SourceFile
 from paddock.api.report import HeaderFault, HeaderSummary
 from paddock.api.source import ModelStatus
 from paddock.api.vocabulary import Reason

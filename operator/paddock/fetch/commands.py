@@ -12,8 +12,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from paddock.api.base import Model
-from paddock.api.fetched import EXIT_CODES, Further, Progress, SourceAnswer
-from paddock.api.report import HeaderFault
+from paddock.api.fetched import EXIT_CODES, Further, Progress
 from paddock.core.source import RemoteSource, parse_remote
 from paddock.fetch.cache import Cache, Shelf, disk_fault
 from paddock.fetch.credentials import read_credentials
@@ -55,7 +54,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _header(arguments: argparse.Namespace) -> int:
     """Print the answer; whatever is wrong is an answer too, so the exit code is always 0."""
-    from paddock.fetch.header import header  # noqa: PLC0415 the rest starts sooner without it
+    from paddock.api.answer import SourceAnswer  # noqa: PLC0415 the rest starts sooner without these
+    from paddock.api.report import HeaderFault  # noqa: PLC0415
+    from paddock.fetch.header import header  # noqa: PLC0415
 
     settings = _settings()
     settings = settings.model_copy(update={"patience": min(settings.patience, _HEADER_PATIENCE)})
