@@ -16,6 +16,7 @@ from bench.agent import measure_agent
 from bench.beside import measure_beside
 from bench.fetching import measure_fetching
 from bench.figures import Figures
+from bench.first import measure_first_token
 from bench.header import measure_header
 from bench.load import DEPLOYMENTS, NAMESPACE, PODS, Load
 from bench.moving import measure_moves
@@ -30,6 +31,8 @@ from support.helm import missing_program
 from support.pretend_agent import card
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from support.operator_process import Operator
 
 LEASE_SECONDS = 15
@@ -186,30 +189,45 @@ def resident_megabytes(pid: int) -> float:
     return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) * 1024 / 1e6
 
 
+def measure_operator(figures: Figures) -> None:
+    """Measure what needs an API server, but no nodes."""
+    with tempfile.TemporaryDirectory() as folder, plane(Path(folder), audit=False) as site:
+        Bench(site, figures).run()
+        measure_proof(site, figures)
+        measure_agent(site, figures)
+
+
+PARTS: dict[str, Callable[[Figures], None]] = {
+    "placement": measure_placement,
+    "moves": measure_moves,
+    "header": measure_header,
+    "beside": lambda _: measure_beside(),
+    "fetching": measure_fetching,
+    "operator": measure_operator,
+    "first": measure_first_token,
+}
+
+
 def main() -> int:
     """Run the bench. A missed aim is told and is no failure: it says as much of the machine as of the program."""
     parser = argparse.ArgumentParser(prog="bench", description="Measure operator and agent.")
     parser.add_argument(
         "--page", action="store_true", help="write docs/benchmarks.md from build/bench.json, do nothing else"
     )
+    parser.add_argument("--only", choices=PARTS, help="measure this part alone")
     parser.add_argument("--note", default="", help="a sentence for the page, for example what else ran")
     arguments = parser.parse_args()
     if arguments.page:
         (REPOSITORY / "docs" / "benchmarks.md").write_text(page(Figures.read(RESULT), arguments.note))
         return 0
     missing = missing_programs() or missing_program()
-    if missing is not None:
+    if missing is not None and arguments.only in (None, "operator"):
         sys.exit(f"bench: {missing}")
-    figures = Figures()
-    measure_placement(figures)
-    measure_moves(figures)
-    measure_header(figures)
-    measure_beside()
-    measure_fetching(figures)
-    with tempfile.TemporaryDirectory() as folder, plane(Path(folder), audit=False) as site:
-        Bench(site, figures).run()
-        measure_proof(site, figures)
-        measure_agent(site, figures)
+    # One part alone renews its own figures only.
+    figures = Figures.read(RESULT) if arguments.only is not None and RESULT.exists() else Figures()
+    for name, measure in PARTS.items():
+        if arguments.only in (None, name):
+            measure(figures)
     figures.write(RESULT)
     missed = [name for name in figures.values if not figures.met(name)]
     print(f"\nbuild/bench.json written; {len(missed)} aims missed{': ' if missed else ''}{', '.join(missed)}")  # noqa: T201

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from paddock.api.fetched import Failed, Origin, SourceAnswer
+from paddock.api.answer import SourceAnswer
+from paddock.api.fetched import Failed, Origin
 from paddock.api.report import CompanionSummary, HeaderAnswer, HeaderSummary, TensorGroup
 from support.client import eventually, stays
 from support.pretend_agent import card, summary

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from paddock.api.fetched import Failed, Origin, Progress, SourceAnswer, SourceFile
+from paddock.api.answer import SourceAnswer
+from paddock.api.fetched import Failed, Origin, Progress, SourceFile
+from paddock.controller.remote import KEPT_GOOD, KEPT_LONG, good_for
 from support.client import eventually, stays
 from support.pretend_agent import card, summary
 from support.pretend_kubelet import Behaviour
@@ -115,6 +117,57 @@ def test_a_restarted_operator_needs_no_network_for_what_a_cache_has(site: Site) 
     assert len(site.pods()) == 2
     assert FILE in node.agent.reads
     assert site.status()["model"] == before, "what was known of the source is kept"
+
+
+def inspected(site: Site) -> int:
+    """Give how often the answer of a pod was taken that reads a header; those of one source have one name."""
+    return sum(reads for key, reads in site.kubelet.log_reads.items() if "paddock-inspect" in key)
+
+
+def test_what_a_namespace_has_read_of_a_commit_is_not_read_again(site: Site) -> None:
+    of_commit = f"hf://org/repo@{'1' * 40}/model-Q8_0.gguf"
+    origin = ORIGIN.model_copy(update={"source": of_commit, "pinned": of_commit})
+    said = answer(SourceAnswer(origin=origin, summary=summary()))
+    site.operator(**CACHE)
+    node = site.node(devices=[card(0, 80)], cached=[KEY])
+    node.agent.headers[FILE] = summary()
+    for name in ("gemma", "second", "third"):
+        site.kubelet.behave(name, Behaviour(summary=said))
+    model = {"source": of_commit, "secretRef": {"name": "hub"}}
+    site.serve(model=model)
+    before = inspected(site)
+    site.client.do("DELETE", site.path("gemma"))
+    site.serve("second", model=model)
+    assert inspected(site) == before, "the operator remembers it"
+
+    site.operator(**CACHE, resync_seconds=299)
+    site.serve("third", model=model)
+    assert inspected(site) == before, "another deployment's status tells of it, and the node's cache has it"
+    assert FILE in node.agent.reads
+
+    # Whether another Secret may see it, only the source can tell.
+    no = SourceAnswer(failure=failure("Unauthorized"))
+    site.kubelet.behave("fourth", Behaviour(summary=answer(no)))
+    site.apply("fourth", model={"source": of_commit, "secretRef": {"name": "other"}})
+    site.wait_for("Accepted", "False", "Unauthorized", "fourth")
+    assert inspected(site) == before + 1
+
+
+def test_what_a_commit_has_is_believed_for_long() -> None:
+    assert good_for(SOURCE) == KEPT_GOOD
+    assert good_for(f"hf://org/repo@{'1' * 40}/x.gguf") == KEPT_LONG
+
+
+def test_what_a_branch_has_now_is_asked_for_each_new_deployment(site: Site) -> None:
+    site.operator(**CACHE)
+    site.node(devices=[card(0, 80)], cached=[KEY])
+    behave(site)
+    site.serve(model={"source": SOURCE})
+    site.operator(**CACHE, resync_seconds=299)
+    before = inspected(site)
+    site.kubelet.behave("second", Behaviour(summary=GOOD))
+    site.serve("second", model={"source": SOURCE})
+    assert inspected(site) == before + 1
 
 
 def test_equal_cards_are_chosen_by_who_has_the_file(site: Site) -> None:

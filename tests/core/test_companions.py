@@ -147,7 +147,7 @@ def test_a_pod_mounts_fetches_and_names_all_of_them(files: dict[str, GgufMetadat
     orders = [Order(one.origin, one.wanted.spec, one.wanted.title) for one in present if one.origin is not None]
     pod = with_fetch(pod, of, orders, Fetcher("agent:1"), volume_of(pod, "cache"))
 
-    server = pod["spec"]["containers"][0]
+    server, hold = pod["spec"]["containers"]
     args = " ".join(server["args"])
     mounts = {one["mountPath"]: one for one in server["volumeMounts"]}
     other = next(path for path in mounts if path.startswith("/model-volume-"))
@@ -155,7 +155,7 @@ def test_a_pod_mounts_fetches_and_names_all_of_them(files: dict[str, GgufMetadat
     assert f"--lora-scaled /model-volume/l/a.gguf:0.5,{other}/a.gguf:1" in args
     assert "-md /model-cache/models/d/d.gguf -devd CUDA0 -ngld all" in args
     assert all(one.get("readOnly") for path, one in mounts.items() if path.startswith("/model"))
-    fetch, hold = pod["spec"]["initContainers"]
+    (fetch,) = pod["spec"]["initContainers"]
     command = fetch["command"]
     assert command[command.index("--name") + 1] == "projector"
     further = json.loads(command[command.index("--beside") + 1])

@@ -107,15 +107,16 @@ def test_certificates_and_settings_reach_the_program(pod: dict[str, Any]) -> Non
 
 def test_the_server_reads_from_the_cache_what_was_fetched_before() -> None:
     pod = serving(wanted(sha256="0" * 64))
-    fetch, hold = pod["spec"]["initContainers"]
+    (fetch,) = pod["spec"]["initContainers"]
     command = " ".join(fetch["command"])
     assert command == (
         "python3 -m paddock.fetch.main get hf://org/repo@0123456789abcdef/model-Q8_0.gguf --cache /model-cache "
         f"--key sha256-aa --credentials /etc/paddock/source --sha256 {'0' * 64} --limit {5 * GIB}"
     )
-    assert hold["restartPolicy"] == "Always", "it runs beside the server"
+    server, hold = pod["spec"]["containers"]
+    assert server["name"] == "server", "what kubectl logs and the like look at is the first"
     assert hold["command"][3:] == ["hold", "sha256-aa", "--cache", "/model-cache"]
-    (server,) = pod["spec"]["containers"]
+    assert hold["lifecycle"] == server["lifecycle"], "it holds as long as the server drains"
     assert server["args"][:2] == ["-m", "/model-cache/models/sha256-aa/model-Q8_0.gguf"]
     assert {"name": "model", "mountPath": "/model-cache", "readOnly": True} in server["volumeMounts"]
     assert {"name": "model", "mountPath": "/model-cache"} in fetch["volumeMounts"]
@@ -251,12 +252,26 @@ def test_a_server_that_lacks_the_keeper_of_its_files_says_so() -> None:
     status = init({"terminated": {"exitCode": 0}})
     hold = {"name": "hold", "restartCount": 1, "started": False, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
     hold["lastState"] = {"terminated": {"exitCode": 1, "message": "boom"}}
-    status["initContainerStatuses"].append(hold)
-    found = fetch_of(status)
-    assert found is not None
-    assert (found.reason, found.message) == (Reason.FETCH_FAILED, "it exited with code 1 (tried 2 times): boom")
+    older = {"initContainerStatuses": [*status["initContainerStatuses"], hold]}
+    status["containerStatuses"] = [hold, {"name": "server", "restartCount": 0, "started": True}]
+    for each in (status, older):
+        found = fetch_of(each)
+        assert found is not None
+        assert (found.reason, found.message) == (Reason.FETCH_FAILED, "it exited with code 1 (tried 2 times): boom")
     hold["started"] = True
     assert fetch_of(status) is None
+    assert fetch_of(older) is None
+
+
+def test_files_that_were_removed_before_the_server_opened_them_are_fetched_by_another_pod() -> None:
+    line = json.dumps({"event": "failed", "failure": "NotFound", "message": "the cache has no model", "retry": False})
+    hold = {"name": "hold", "restartCount": 0, "state": {"terminated": {"exitCode": 4, "message": line}}}
+    server = {"name": "server", "restartCount": 1, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
+    server["lastState"] = {"terminated": {"exitCode": 1}}
+    status = init({"terminated": {"exitCode": 0}}) | {"containerStatuses": [hold, server]}
+    found = replica_of(pod_json(wanted(), status=status))
+    assert found is not None
+    assert (found.waiting, found.failed) == (Reason.MODEL_NOT_FOUND, True)
 
 
 def test_progress_is_the_last_line_and_is_whole_only_at_the_end() -> None:

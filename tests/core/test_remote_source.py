@@ -12,6 +12,7 @@ from paddock.core.source import (
     RegistrySource,
     RemoteSource,
     WebSource,
+    names_one_version,
     parse_any,
     parse_remote,
 )
@@ -101,3 +102,24 @@ def test_any_text_gives_a_source_or_a_sentence(scheme: str, rest: str) -> None:
     found = parse_remote(f"{scheme}://{rest}")
     if not isinstance(found, str | WebSource):
         assert parse_remote(str(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "one"),
+    [
+        (f"hf://org/repo@{'0' * 40}/x.gguf", True),
+        (f"hf://org/repo@{'0' * 39}/x.gguf", False),
+        ("hf://org/repo@main/x.gguf", False),
+        ("hf://org/repo/x.gguf", False),
+        (f"oci://ghcr.io/org/model@sha256:{'a' * 64}", True),
+        ("oci://ghcr.io/org/model:1", False),
+        (f"ollama://name@sha256:{'a' * 64}", True),
+        ("ollama://name:latest", False),
+        ("https://host/x.gguf", False),
+        ("s3://bucket/x.gguf", False),
+    ],
+)
+def test_only_a_commit_or_a_digest_names_one_version(text: str, one: bool) -> None:
+    found = parse_remote(text)
+    assert not isinstance(found, str)
+    assert names_one_version(found) is one

@@ -209,9 +209,10 @@ def pod_ready(pod: Object) -> bool:
 def containers(namespace: str) -> dict[str, str]:
     """Give the container ids of server pods by pod name: they change when a server is restarted."""
     return {
-        pod["metadata"]["name"]: pod["status"]["containerStatuses"][0]["containerID"]
+        pod["metadata"]["name"]: one["containerID"]
         for pod in pods(namespace)
-        if pod["status"].get("containerStatuses")
+        for one in pod["status"].get("containerStatuses", ())
+        if one["name"] == "server"
     }
 
 

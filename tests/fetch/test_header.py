@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from paddock.agent.headers import read_header
-from paddock.api.fetched import SourceAnswer
+from paddock.api.answer import SourceAnswer
 from paddock.fetch.credentials import NONE
 from paddock.fetch.header import header
 from support.fetch_site import add_repository

@@ -5,7 +5,6 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from paddock.api.base import Model
-from paddock.api.report import HeaderFault, HeaderSummary
 
 FailureClass = Literal["Unauthorized", "NotFound", "Untrusted", "OutOfSpace", "Unreachable", "Corrupt"]
 """Why a source cannot be read or fetched.
@@ -77,19 +76,6 @@ class Further(Model):
     """What its only file must have."""
     credentials: str | None = None
     """Folder of a mounted Secret."""
-
-
-class SourceAnswer(Model):
-    """Answer of `paddock-fetch header`, after PADDOCK-HEADER on its line: origin and summary, or why not."""
-
-    origin: Origin | None = None
-    """What the source is; also beside a fault, when the files are there but hold no usable model."""
-    summary: HeaderSummary | None = None
-    """The header, in short."""
-    fault: HeaderFault | None = None
-    """What is wrong with the header."""
-    failure: "Failed | None" = None
-    """Why the source could not be read."""
 
 
 class Progress(Model):

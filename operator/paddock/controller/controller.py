@@ -117,6 +117,7 @@ class Controller:
             self.agents.nodes_known = self.world.nodes
             self.models = Models(self.cluster, self.agents, settings)
             self.models.nodes = self.world.nodes
+            self.models.remote.deployments = self.world.deployments
             more = (self.volumes, self.events, self._health, self.claims, self._lent, self._fleet_changed)
             parts = Parts(self.ledger, self.models, *more)
             self._reconciler = Reconciler(self.cluster, settings, self.world, parts, self.look_after, self.look_later)

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
 
-from paddock.api.fetched import Failed, Origin, SourceAnswer, SourceFile
+from paddock.api.answer import SourceAnswer
+from paddock.api.fetched import Failed, Origin, SourceFile
 from paddock.api.report import HeaderFault, HeaderSummary
 from paddock.api.source import ModelStatus
 from paddock.api.vocabulary import Reason
@@ -21,15 +22,19 @@ from paddock.controller.cluster import JSON, Cluster, ClusterError, namespaced
 from paddock.controller.found import Found
 from paddock.controller.reader import answer_of, being_read, started
 from paddock.controller.settings import Settings
+from paddock.controller.store import Deployments
 from paddock.core.deployment import Deployment
 from paddock.core.failures import REASONS
 from paddock.core.fetching import CACHE_MOUNT, address, header_name, header_pod, sound, told
+from paddock.core.source import names_one_version, parse_remote
 
 log = logging.getLogger("paddock.remote")
 KEPT_GOOD = 120.0
 """Seconds for which what a source has is believed for a deployment whose status does not say it yet."""
 MOST_KEPT = 512
 """Headers that are remembered."""
+KEPT_LONG = 86400.0
+"""The same of a source that names one version: a commit or a digest."""
 FIRST_PAUSE, LONGEST_PAUSE = 15.0, 600.0
 """Seconds after the first failure of a kind until the header is read again; doubled each time, up to the longest."""
 
@@ -37,6 +42,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 15.0, 600.0
 @dataclass
 class _Kept:
     answer: SourceAnswer
+    since: float
     until: float
     failures: int = 0
 
@@ -54,6 +60,8 @@ class Remote:
         self._summaries: dict[str, HeaderSummary] = {}
         self._doubted: set[tuple[str, str]] = set()
         """Deployments and sources."""
+        self.deployments = Deployments()
+        """All of them; set by the controller."""
 
     async def find(self, deployment: Deployment, nodes: Iterable[str]) -> Found:
         """Look at the source; `nodes` are those on which the model could be served."""
@@ -63,16 +71,34 @@ class Remote:
         if place.message:
             return place
         doubt = (deployment.key, spec.model.source)
-        origin = None if doubt in self._doubted else stored_origin(deployment)
+        doubted = doubt in self._doubted
+        origin = None if doubted else stored_origin(deployment) or self._of_others(deployment)
         if origin is not None:
             summary = self._summaries.get(origin.key) or await self._cached(origin)
             if summary is not None:
                 return self._found(place, summary, origin)
         text = address(spec.model.source, origin) if origin is not None else spec.model.source
-        found = await self._read(deployment, text, place)
+        found = await self._read(deployment, text, place, KEPT_GOOD if doubted else KEPT_LONG)
         if found.summary is not None:
             self._doubted.discard(doubt)
         return found
+
+    def _of_others(self, deployment: Deployment) -> Origin | None:
+        """Give what another deployment of the namespace has from the same source with the same Secret.
+
+        Only of a source that names one version: any other is asked what it has now.
+        """
+        assert deployment.spec is not None  # noqa: S101 callers hold an accepted deployment
+        model = deployment.spec.model
+        source = parse_remote(model.source)
+        if isinstance(source, str) or not names_one_version(source):
+            return None
+        for one in self.deployments.values():
+            other = one.spec.model if one.spec is not None and one.namespace == deployment.namespace else None
+            same = other is not None and (other.source, other.secret_ref) == (model.source, model.secret_ref)
+            if same and (one.key, model.source) not in self._doubted and (origin := stored_origin(one)) is not None:
+                return origin
+        return None
 
     def doubt(self, key: str, source: str) -> None:
         """Believe no more what is known of one of a deployment's sources: it may have other content now."""
@@ -140,26 +166,27 @@ class Remote:
 
     # -- the pod that reads -----------------------------------------------------------------------------------------
 
-    async def _read(self, deployment: Deployment, text: str, place: Found) -> Found:
+    async def _read(self, deployment: Deployment, text: str, place: Found, believed: float) -> Found:
+        """Have a pod read the header, unless one has in the last `believed` seconds."""
         spec = deployment.spec
         assert spec is not None  # noqa: S101 as above
         secret = spec.model.secret_ref.name if spec.model.secret_ref is not None else None
         name = header_name(deployment.namespace, text, secret)
         key, now = f"{deployment.namespace}/{name}", asyncio.get_running_loop().time()
         kept = self._kept.get(key)
-        if kept is not None and kept.until > now:
+        if kept is not None and now < min(kept.until, kept.since + believed):
             return self._told(place, kept)
         pod = await started(
             self._cluster, deployment.namespace, name, lambda: header_pod(deployment, text, self._settings.fetcher)
         )
         if isinstance(pod, Found):
             return pod
-        kept = await self._taken(key, pod)
+        kept = await self._taken(key, pod, text)
         if kept is not None:
             return self._told(place, kept)
         return being_read(pod)
 
-    async def _taken(self, key: str, pod: JSON) -> _Kept | None:
+    async def _taken(self, key: str, pod: JSON, text: str) -> _Kept | None:
         """Take the answer of a pod that has ended, and remove it."""
         meta, status = pod["metadata"], pod.get("status") or {}
         if "deletionTimestamp" in meta or status.get("phase") not in ("Succeeded", "Failed"):
@@ -167,12 +194,14 @@ class Remote:
         answer = await self._answer(meta["namespace"], meta["name"], status)
         before, now = self._kept.get(key), asyncio.get_running_loop().time()
         failures = 0 if answer.summary is not None else (before.failures + 1 if before is not None else 1)
-        pause = KEPT_GOOD if not failures else min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures - 1, 10))
-        kept = self._kept[key] = _Kept(answer, now + pause, failures)
+        pause = good_for(text) if not failures else min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures - 1, 10))
+        kept = self._kept[key] = _Kept(answer, now, now + pause, failures)
         if answer.summary is not None and answer.origin is not None:
             self._remember(answer.origin.key, answer.summary)
         for old in [one for one, each in self._kept.items() if each.until + LONGEST_PAUSE < now]:
             del self._kept[old]
+        while len(self._kept) > MOST_KEPT:
+            del self._kept[next(iter(self._kept))]
         await self._cluster.delete(namespaced("pods", meta["namespace"], meta["name"]), meta.get("uid"))
         return kept
 
@@ -191,6 +220,12 @@ class Remote:
             return self._found(place, answer.summary, answer.origin)
         reason, message = _why(answer.failure, answer.fault)
         return Found(reason=reason, message=message, retry_after=wait)
+
+
+def good_for(text: str) -> float:
+    """Give the seconds for which what a source has is believed."""
+    source = parse_remote(text)
+    return KEPT_LONG if not isinstance(source, str) and names_one_version(source) else KEPT_GOOD
 
 
 def _why(failure: Failed | None, fault: HeaderFault | None) -> tuple[Reason, str]:

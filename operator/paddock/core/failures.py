@@ -55,11 +55,12 @@ def fetch_of(status: Mapping[str, Any]) -> Fetch | None:
     ended = state.get("terminated") or (one.get("lastState") or {}).get("terminated") or {}
     if ended and ended.get("exitCode") != 0:
         return _failed(ended, one.get("restartCount", 0))
-    return _keeper(own.get(HOLD, {}))
+    beside = {one["name"]: one for one in status.get("containerStatuses") or ()}
+    return _keeper(beside.get(HOLD) or own.get(HOLD) or {})  # servers of older operators have it among the initial ones
 
 
 def _keeper(one: Mapping[str, Any]) -> Fetch | None:
-    """Give why the server does not start for the want of the container that keeps its files."""
+    """Give why the server gets no traffic for the want of the container that keeps its files."""
     state = one.get("state") or {}
     ended = state.get("terminated") or (one.get("lastState") or {}).get("terminated") or {}
     return None if one.get("started") or not ended else _failed(ended, one.get("restartCount", 0))

@@ -17,7 +17,7 @@ from paddock.api.source import Companion, ModelSpec
 from paddock.api.vocabulary import Annotation, Label
 from paddock.core.deployment import Deployment
 from paddock.core.failures import FETCH, HOLD
-from paddock.core.pod import RESTRICTED_CONTAINER, SERVER_USER, Mounted, restricted, verbatim
+from paddock.core.pod import DRAIN_SECONDS, RESTRICTED_CONTAINER, SERVER_USER, Mounted, restricted, verbatim
 from paddock.core.source import ModelRoot, parse_remote
 
 CACHE_MOUNT = "/model-cache"
@@ -163,11 +163,17 @@ def with_fetch(
     """Give a server's pod the container that fetches its files first, and one that keeps them from being cleaned away.
 
     The pod's volume of this name is the cache, which these two may write to. The server mounts it read-only.
+
+    The keeper stands behind the server and not before it: kubelets start containers of one kind at once, but look for
+    the end or the start of an initial one only about once a second. Both open the files equally soon.
     """
     spec = _spec(deployment)
     keys = [one.origin.key for one in orders]
     hold = _container(HOLD, ["hold", *keys, "--cache", CACHE_MOUNT], fetcher, cache=volume)
-    pod["spec"]["initContainers"] = [_fetch(spec, orders, fetcher, volume), hold | {"restartPolicy": "Always"}]
+    # As long as the server answers its last requests.
+    hold["lifecycle"] = {"preStop": {"sleep": {"seconds": DRAIN_SECONDS}}}
+    pod["spec"]["initContainers"] = [_fetch(spec, orders, fetcher, volume)]
+    pod["spec"]["containers"].append(hold)
     _common(pod, spec, fetcher, [one.secret for one in orders], inherited=True)
     for one in pod["spec"]["volumes"]:
         if one["name"] == volume:
@@ -279,7 +285,7 @@ def _container(
             mounts.append({"name": _secret_volume(number), "mountPath": secret_mount(number), "readOnly": True})
     if fetcher.certificates:
         mounts.append({"name": "trusted", "mountPath": TRUSTED_MOUNT, "readOnly": True})
-    memory = {"requests": "32Mi", "limits": "64Mi"} if name == HOLD else {"requests": "64Mi", "limits": "256Mi"}
+    memory = {"requests": "16Mi", "limits": "64Mi"} if name == HOLD else {"requests": "64Mi", "limits": "256Mi"}
     cpu = "1m" if name == HOLD else "50m"
     return {
         "name": name,

@@ -183,7 +183,7 @@ def replica_of(pod: Mapping[str, Any]) -> Replica | None:
     owners = [one for one in meta.get("ownerReferences") or () if one.get("controller")]
     waiting, waiting_message = _waiting(status, conditions, container, pod.get("spec") or {})
     fetched = fetch_of(status)
-    if fetched is not None and waiting is None:
+    if fetched is not None and (waiting is None or fetched.final):  # without its files a server fails, too
         waiting, waiting_message = fetched.reason, fetched.message
     number = annotations.get(Annotation.REPLICA, "0")
     return Replica(

@@ -174,6 +174,7 @@ _OLLAMA: Final = re.compile(
     rf"(?::(?P<tag>{_TAG})|@(?P<digest>{_DIGEST}))?"
 )
 _BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,221}")
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _MOST: Final = 1024
 """Characters of a source."""
 _PRINTABLE: Final = re.compile(r"[!-~]+")
@@ -214,6 +215,17 @@ def parse_remote(text: str) -> RemoteSource | str:
     if len(text) > _MOST or not _PRINTABLE.fullmatch(text):
         return f"{_shown(text)} must be at most {_MOST} printable ASCII characters without spaces"
     return parser(scheme, rest)
+
+
+def names_one_version(source: RemoteSource) -> bool:
+    """Tell whether a source means the same content for ever: it names a commit or a digest."""
+    match source:
+        case HubSource(revision=str(revision)):
+            return _COMMIT.fullmatch(revision) is not None
+        case RegistrySource(digest=str()) | OllamaSource(digest=str()):
+            return True
+        case _:
+            return False
 
 
 def parse_any(text: str, roots: Sequence[ModelRoot]) -> Source | RemoteSource | str:

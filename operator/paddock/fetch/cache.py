@@ -27,9 +27,9 @@ from paddock.api.base import Model
 from paddock.api.fetched import SourceFile
 from paddock.fetch.failures import FetchError
 from paddock.fetch.locks import in_use, lease, locked, try_lock, unlock
+from paddock.fetch.near import DESCRIPTION
 
 FOLDERS: Final = ("blobs", "models", "identities", "sources", "partial", "locks")
-_DESCRIPTION: Final = ".model.json"
 _STAGED: Final = ".staged-"
 _NO_LINKS: Final = (errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EXDEV)
 _PIECE: Final = 1024 * 1024
@@ -88,7 +88,7 @@ class Cache:
     def model(self, key: str) -> CachedModel | None:
         """Give a model that is here as a whole."""
         try:
-            model = CachedModel.model_validate_json((self._place(key) / _DESCRIPTION).read_bytes())
+            model = CachedModel.model_validate_json((self._place(key) / DESCRIPTION).read_bytes())
         except (OSError, ValidationError):
             return None
         place = self._place(key)
@@ -108,7 +108,7 @@ class Cache:
         found = []
         for model in self.models():
             with suppress(FileNotFoundError):  # removed meanwhile
-                used = (self._place(model.key) / _DESCRIPTION).stat().st_mtime
+                used = (self._place(model.key) / DESCRIPTION).stat().st_mtime
                 found.append(Shelf(model, used, self._busy(model)))
         return sorted(found, key=lambda shelf: (shelf.used, shelf.model.key))
 
@@ -135,7 +135,7 @@ class Cache:
     @contextmanager
     def held(self, key: str) -> Iterator[CachedModel | None]:
         """Hold a lease on a model and count it as used now; None where it is not here."""
-        description = self._place(key) / _DESCRIPTION
+        description = self._place(key) / DESCRIPTION
         descriptor = lease(description)
         try:
             model = self.model(key) if descriptor is not None else None
@@ -161,7 +161,7 @@ class Cache:
             for file in model.files:
                 _link(self.blob_place(file.digest or ""), staged / file.name)
             text = json.dumps(model.to_dict(), indent=1) + "\n"
-            write_whole(staged / _DESCRIPTION, text)
+            write_whole(staged / DESCRIPTION, text)
             sync_folder(staged)
             staged.rename(place)
             sync_folder(place.parent)
@@ -248,7 +248,7 @@ class Cache:
 
     def _busy(self, model: CachedModel) -> bool:
         place = self._place(model.key)
-        return any(in_use(place / name) for name in (_DESCRIPTION, *(file.name for file in model.files)))
+        return any(in_use(place / name) for name in (DESCRIPTION, *(file.name for file in model.files)))
 
     @contextmanager
     def _changes(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from paddock.api.fetched import Done, Progress, SourceFile
 from paddock.core.gguf import GgufError, read_gguf
-from paddock.core.source import HubSource, OllamaSource, RegistrySource, RemoteSource
+from paddock.core.source import RemoteSource, names_one_version
 from paddock.fetch.cache import Cache, CachedModel, disk_fault, free_bytes, short, sync_folder
 from paddock.fetch.credentials import Credentials
 from paddock.fetch.download import Download
@@ -31,7 +31,6 @@ _SPEED_OVER: Final = 10.0
 """Seconds that the speed is taken over."""
 _AFRESH: Final = 2
 """Times that a file is fetched from its beginning before its fault is believed."""
-_COMMIT_LENGTH: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,17 +158,7 @@ def _here(order: Order, cache: Cache) -> CachedModel | None:
     """Give the model where it is here and cannot have changed."""
     if order.key is not None:
         return cache.model(order.key)
-    return cache.known(str(order.source)) if _names_one_version(order.source) else None
-
-
-def _names_one_version(source: RemoteSource) -> bool:
-    match source:
-        case HubSource(revision=str(revision)):
-            return len(revision) == _COMMIT_LENGTH and set(revision) <= set("0123456789abcdef")
-        case RegistrySource(digest=str()) | OllamaSource(digest=str()):
-            return True
-        case _:
-            return False
+    return cache.known(str(order.source)) if names_one_version(order.source) else None
 
 
 def _fetch_all(order: Order, remote: Remote, cache: Cache, say: Callable[[Progress], None], began: float) -> Done:

@@ -1,6 +1,7 @@
 """`paddock-fetch header`: what a source is, from a few ranges of its files; never the weights."""
 
-from paddock.api.fetched import Origin, SourceAnswer, SourceFile
+from paddock.api.answer import SourceAnswer
+from paddock.api.fetched import Origin, SourceFile
 from paddock.api.report import HeaderFault
 from paddock.core.gguf import GgufError, GgufMetadata, read_gguf
 from paddock.core.header import summary_of
