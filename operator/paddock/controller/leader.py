@@ -61,23 +61,24 @@ class Leader:
 
     async def hold(self) -> None:
         """Renew until cancelled or until renewal failed for two thirds of the Lease; then `lost` is set."""
-        loop = asyncio.get_running_loop()
-        renewed = loop.time()
-        while True:
-            await asyncio.sleep(self._seconds / 5)
+        clock = asyncio.get_running_loop().time
+        renewed, patience = clock(), self._seconds * 2 / 3
+        while (left := renewed + patience - clock()) > 0:
+            await asyncio.sleep(min(self._seconds / 5, left))
+            began = clock()
             try:
-                async with asyncio.timeout(self._seconds / 3):
+                # What is late must not be waited for beyond the time to stop.
+                async with asyncio.timeout(min(self._seconds / 3, max(renewed + patience - began, 0))):
                     holder = await self._try()
             except (ClusterError, TimeoutError) as error:
-                log.warning("cannot renew the lease: %s", error)
-            else:
-                if holder is not None:
-                    log.error("the lease was taken by %s", holder)
-                    break
-                renewed = loop.time()
-            if loop.time() - renewed > self._seconds * 2 / 3:
-                log.error("the lease could not be renewed for %.0f s", loop.time() - renewed)
+                log.warning("cannot renew the lease: %s", str(error) or "no answer in time")
+                continue
+            if holder is not None:
+                log.error("the lease was taken by %s", holder)
                 break
+            renewed = began
+        else:
+            log.error("the lease could not be renewed for %.0f s", clock() - renewed)
         self.lost.set()
 
     async def release(self) -> None:
