@@ -90,7 +90,8 @@ class Map(ctypes.Structure):
     )
 
 
-def _signed(function: Any, result: Any, *arguments: Any) -> Any:
+def signed(function: Any, result: Any, *arguments: Any) -> Any:
+    """Give a function of a library with its types."""
     function.restype, function.argtypes = result, arguments
     return function
 
@@ -104,13 +105,13 @@ class Llama:
             for name in ("ggml-base", "ggml", "ggml-rpc", "llama")
         }
         self._base, self._ggml, self._rpc, self._llama = loaded.values()
-        self._next = _signed(
+        self._next = signed(
             ctypes.CDLL("libstdc++.so.6")["_ZSt18_Rb_tree_incrementPSt18_Rb_tree_node_base"], _POINTER, _POINTER
         )
         self.errors: list[str] = []
         self._logger = _LOGGER(self._log)
-        _signed(self._llama.llama_log_set, None, _LOGGER, _POINTER)(self._logger, None)
-        _signed(self._ggml.ggml_backend_load, _POINTER, ctypes.c_char_p)(f"{folder}/libggml-cpu.so".encode())
+        signed(self._llama.llama_log_set, None, _LOGGER, _POINTER)(self._logger, None)
+        signed(self._ggml.ggml_backend_load, _POINTER, ctypes.c_char_p)(f"{folder}/libggml-cpu.so".encode())
         self._llama.llama_backend_init()
         self._device = self._register(endpoint) if endpoint else None
 
@@ -120,9 +121,9 @@ class Llama:
 
     def serve(self, endpoint: str) -> None:
         """Serve the CPU as a device; never returns."""
-        cpu = _signed(self._ggml.ggml_backend_dev_by_type, _POINTER, ctypes.c_int)
+        cpu = signed(self._ggml.ggml_backend_dev_by_type, _POINTER, ctypes.c_int)
         devices = (_POINTER * 1)(cpu(0))
-        start = _signed(
+        start = signed(
             self._rpc.ggml_backend_rpc_start_server,
             None,
             ctypes.c_char_p,
@@ -134,25 +135,25 @@ class Llama:
         start(endpoint.encode(), None, 1, 1, ctypes.cast(devices, _POINTER))
 
     def _register(self, endpoint: str) -> Any:
-        registry = _signed(self._rpc.ggml_backend_rpc_add_server, _POINTER, ctypes.c_char_p)(endpoint.encode())
-        _signed(self._ggml.ggml_backend_register, None, _POINTER)(registry)
-        return _signed(self._base.ggml_backend_reg_dev_get, _POINTER, _POINTER, ctypes.c_size_t)(registry, 0)
+        registry = signed(self._rpc.ggml_backend_rpc_add_server, _POINTER, ctypes.c_char_p)(endpoint.encode())
+        signed(self._ggml.ggml_backend_register, None, _POINTER)(registry)
+        return signed(self._base.ggml_backend_reg_dev_get, _POINTER, _POINTER, ctypes.c_size_t)(registry, 0)
 
     def measure(self, path: str, options: dict[str, Any]) -> dict[str, list[int]]:
         """Give weights, cache and compute on the device and on the host, in bytes; raises RuntimeError."""
         llama = self._llama
-        model_parameters = _signed(llama.llama_model_default_params, ModelParameters)()
+        model_parameters = signed(llama.llama_model_default_params, ModelParameters)()
         devices = (_POINTER * 2)(self._device, None)
         model_parameters.devices = ctypes.cast(devices, _POINTER)
         model_parameters.no_alloc, model_parameters.load_mode = True, 0
         model_parameters.n_gpu_layers = options["gpuLayers"]
         overrides = self._experts_on_host(options.get("cpuMoe", 0))
         model_parameters.overrides = ctypes.cast(overrides, _POINTER)
-        load = _signed(llama.llama_model_load_from_file, _POINTER, ctypes.c_char_p, ModelParameters)
+        load = signed(llama.llama_model_load_from_file, _POINTER, ctypes.c_char_p, ModelParameters)
         model = load(path.encode(), model_parameters)
         if not model:
             raise RuntimeError(" | ".join(self.errors))
-        create = _signed(llama.llama_init_from_model, _POINTER, _POINTER, ContextParameters)
+        create = signed(llama.llama_init_from_model, _POINTER, _POINTER, ContextParameters)
         context = create(model, self._context_parameters(options))
         try:
             if not context:
@@ -160,17 +161,17 @@ class Llama:
             return self._breakdown(context)
         finally:
             if context:
-                _signed(llama.llama_free, None, _POINTER)(context)
-            _signed(llama.llama_model_free, None, _POINTER)(model)
+                signed(llama.llama_free, None, _POINTER)(context)
+            signed(llama.llama_model_free, None, _POINTER)(model)
 
     def _experts_on_host(self, layers: int) -> Any:
         """Give what common/arg.cpp makes of --n-cpu-moe; ends with an empty one."""
-        host = _signed(self._base.ggml_backend_cpu_buffer_type, _POINTER)()
+        host = signed(self._base.ggml_backend_cpu_buffer_type, _POINTER)()
         patterns = [rf"blk\.{layer}{_EXPERTS}".encode() for layer in range(layers)]
         return (Override * (layers + 1))(*(Override(pattern, host) for pattern in patterns))
 
     def _context_parameters(self, options: dict[str, Any]) -> ContextParameters:
-        parameters: ContextParameters = _signed(self._llama.llama_context_default_params, ContextParameters)()
+        parameters: ContextParameters = signed(self._llama.llama_context_default_params, ContextParameters)()
         batch = options["ubatch"] if options["embeddings"] else options["batch"]
         parameters.n_ctx, parameters.n_seq_max = options["context"], options["parallel"]
         parameters.n_batch, parameters.n_ubatch = batch, options["ubatch"]
@@ -185,8 +186,8 @@ class Llama:
 
     def _breakdown(self, context: Any) -> dict[str, list[int]]:
         """Walk the map from buffer type to (weights, cache, compute)."""
-        found = _signed(self._llama["_Z26llama_get_memory_breakdownPK13llama_context"], Map, _POINTER)(context)
-        owner = _signed(self._base.ggml_backend_buft_get_device, _POINTER, _POINTER)
+        found = signed(self._llama["_Z26llama_get_memory_breakdownPK13llama_context"], Map, _POINTER)(context)
+        owner = signed(self._base.ggml_backend_buft_get_device, _POINTER, _POINTER)
         sums = {DEVICE: [0, 0, 0], HOST: [0, 0, 0]}
         node = found.first
         for position in range(found.count):
@@ -198,13 +199,14 @@ class Llama:
         return sums
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Give a port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-def _await(port: int) -> None:
+def await_port(port: int) -> None:
     """Wait until the server listens; /proc is read because a connection would be served as a client."""
     wanted, end = f"0100007F:{port:04X} 00000000:0000 0A", time.monotonic() + _STARTED
     while time.monotonic() < end:
@@ -218,7 +220,7 @@ def _await(port: int) -> None:
 def main() -> int:
     """Start the server as a child, measure what stdin asks for, end the child."""
     folder, path = sys.argv[1:]
-    port = _free_port()
+    port = free_port()
     child = os.fork()
     if child == 0:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: llama.cpp aborts on some models
@@ -226,7 +228,7 @@ def main() -> int:
         Llama(folder, None).serve(f"127.0.0.1:{port}")
         os._exit(1)
     try:
-        _await(port)
+        await_port(port)
         llama = Llama(folder, f"127.0.0.1:{port}")
         for line in sys.stdin:
             try:

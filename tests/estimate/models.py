@@ -1,8 +1,10 @@
 """Models of published shapes, read from their headers, and what holds for each of their quantizations."""
 
 from functools import cache
+from pathlib import Path
 
 from estimate.corpus import SHAPES, metadata, tensors
+from paddock.core.division import Estimator
 from paddock.core.ggml import ELEMENTS
 from paddock.core.gguf import GgufMetadata, read_gguf
 from paddock.core.quantize import MIXES, requantized
@@ -16,6 +18,18 @@ def parts(name: str) -> list[GgufMetadata]:
     rows = tensors(SHAPES[name])
     head = header(metadata(SHAPES[name]), rows)
     return [read_gguf(lambda offset, length: head[offset : offset + length], len(head) + data_bytes(rows))]
+
+
+def estimator_of(path: Path) -> Estimator:
+    """Give the estimator of the model in a file."""
+    with path.open("rb") as file:
+
+        def read(offset: int, length: int) -> bytes:
+            file.seek(offset)
+            return file.read(length)
+
+        found = [read_gguf(read, path.stat().st_size)]
+    return Estimator(found, summarize(found))
 
 
 def size(model: list[GgufMetadata]) -> int:

@@ -1,11 +1,12 @@
 """What a model needs on each of several devices, and where tensors are put elsewhere by name.
 
-Weights and cache follow llama.cpp's own division (build 11434) and add up to those of one device. Compute buffers of
-divided graphs are upper bounds: each device is taken to compute the largest step of the whole graph.
+Weights and cache follow llama.cpp's own division (build 11434); where layers are divided they add up to those of one
+device. Compute buffers of divided layers are upper bounds: each device is taken to compute the largest step of the
+whole graph. Where tensors are divided each device has the buffer of the whole graph, and room for the others' sums.
 """
 
+import math
 import re
-import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -16,12 +17,16 @@ from typing import Final
 from paddock.api.report import HeaderSummary
 from paddock.core.architectures import LOOPED, WITHOUT_TENSOR_SPLIT
 from paddock.core.beside import Beside
-from paddock.core.cache import LayerCache, layer_caches
+from paddock.core.cache import LayerCache, layer_caches, states_rolled_back
 from paddock.core.compute import bounded_device, bounded_host, copied_cache
 from paddock.core.estimate import PADDING, Addend, MemoryEstimate, Options, Source, added_up, device_layers, estimate
-from paddock.core.geometry import Geometry
+from paddock.core.floats import single
+from paddock.core.geometry import Geometry, per_layer, widths
+from paddock.core.ggml import type_called, type_numbered
 from paddock.core.gguf import GgufMetadata
 from paddock.core.overhead import CONTEXT, TENSOR_PADDING, UNKNOWN_CONTEXT, slack
+from paddock.core.quantity import round_up
+from paddock.core.slices import Slices
 from paddock.core.summary import EVERY, INPUT, Loaded, loaded
 
 HOST: Final = -1
@@ -34,6 +39,9 @@ ROW_STEP: Final = 128
 _F32: Final = 4
 _STATE: Final = 3
 """Times the bound of a graph with recurrent state whose layers are on several devices."""
+_ALIGNMENT: Final = 32
+_PAIR: Final = ("cache_k", "cache_v")
+_STATES: Final = ("cache_r", "cache_s")
 _NUMBER: Final = re.compile(r"[0-9]+$")
 _PADDED: Final = frozenset({"cuda", "hip", "sycl"})
 
@@ -77,17 +85,13 @@ def homes(layers: int, on_device: int, shares: Sequence[float]) -> list[int]:
 
     As src/llama-model.cpp:1591-1620 does it, in its floats of 32 bits.
     """
-    sums = [_float(one) for one in accumulate(map(_float, shares or (1.0,)), lambda a, b: _float(a + b))]
-    ends = [_float(one / sums[-1]) for one in sums]
+    sums = [single(one) for one in accumulate(map(single, shares or (1.0,)), lambda a, b: single(a + b))]
+    ends = [single(one / sums[-1]) for one in sums]
     first = layers + 1 - on_device
     return [
-        HOST if layer < first else bisect_right(ends, _float((layer - first) / on_device))
+        HOST if layer < first else bisect_right(ends, single((layer - first) / on_device))
         for layer in range(layers + 1)
     ]
-
-
-def _float(value: float) -> float:
-    return float(struct.unpack("f", struct.pack("f", value))[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +124,8 @@ class _Divided:
         self.geometry = Geometry.of(summary, options)
         self.on_device = device_layers(summary, options)
         self.homes = homes(summary.block_count, self.on_device, options.shares)
+        self.within = mode != "layer" and self.count > 1
+        self.slices = Slices(summary, tensors, options.shares) if self.within and mode == "tensor" else None
         self.overrides = [(_pattern(text), self._target(where)) for text, where in options.overrides]
 
     def _target(self, where: str) -> int:
@@ -167,31 +173,36 @@ class _Divided:
         if tensor.layer == INPUT:
             return [self._whole(tensor, HOST)]
         if tensor.layer == EVERY:
-            return [self._whole(tensor, place) for place in sorted(set(self.homes[:-1]))]
+            used = set(self.homes[:-1])
+            if self.slices is not None and used != {HOST}:
+                used |= set(range(self.count))
+            return [self._whole(tensor, place) for place in sorted(used)]
         home = self.homes[tensor.layer]
-        if home == HOST or self.options.split_mode == "layer" or self.count == 1:
+        if home == HOST or not self.within:
             return [self._whole(tensor, home)]
-        if self.options.split_mode == "row" and len(tensor.shape) < 2:  # noqa: PLR2004 a matrix
+        if self.slices is not None:
+            shapes = self.slices.of(tensor.name, tensor.shape, tensor.layer)
+            return [self._slice(tensor, shape, place) for place, shape in enumerate(shapes)]
+        if len(tensor.shape) < 2:  # noqa: PLR2004 a matrix
             return [self._whole(tensor, home)]
-        return [self._part(tensor, place) for place in range(self.count)]
+        return [self._rows(tensor, place) for place in range(self.count)]
 
     def _whole(self, tensor: Loaded, place: int) -> _Weights:
         return _Weights(place, tensor.bytes, self._padding(tensor) if place != HOST else 0, "exact")
 
-    def _part(self, tensor: Loaded, place: int) -> _Weights:
-        """Give a bound of one device's part: its share and what rounding may add, or all where nothing is divided."""
-        if len(tensor.shape) < 2:  # noqa: PLR2004 a vector is on each device
+    def _slice(self, tensor: Loaded, shape: tuple[int, ...], place: int) -> _Weights:
+        """Give one device's part of a tensor, or all of it where that is not known."""
+        element = type_numbered(tensor.type)
+        if element is None or self.slices is None or not self.slices.known():
             return replace(self._whole(tensor, place), source="bound")
-        size = min(tensor.bytes, int(tensor.bytes * self._fraction(place)) + 1)
-        return _Weights(place, size, self._padding(tensor), "bound")
+        size = round_up(element.row(shape[0]) * math.prod(shape[1:]), _ALIGNMENT)
+        return _Weights(place, size, 0 if self.options.backend == "generic" else TENSOR_PADDING, "exact")
 
-    def _fraction(self, place: int) -> float:
-        """Give the most of a divided tensor that one device gets: its share, rounded up by a head or a step of rows."""
+    def _rows(self, tensor: Loaded, place: int) -> _Weights:
+        """Give a bound of one device's rows: its share, and a step of rows."""
         share = self.options.shares[place] / sum(self.options.shares)
-        if self.options.split_mode == "row":
-            return min(1.0, share + ROW_STEP / max(self.summary.embedding_length, 1))
-        heads = min((number for number in self.summary.head_count_kv if number), default=1)
-        return min(1.0, share + 1 / heads) if share else 0.0
+        most = min(1.0, share + ROW_STEP / max(tensor.shape[1], 1))
+        return _Weights(place, min(tensor.bytes, int(tensor.bytes * most) + 1), self._padding(tensor), "bound")
 
     def _padding(self, tensor: Loaded) -> int:
         if self.options.backend == "generic":
@@ -228,17 +239,44 @@ class _Divided:
         return parts
 
     def _cache_of(self, caches: list[tuple[LayerCache, int]], place: int) -> tuple[int, bool]:
-        """Give the cache in a place, and whether it is whole layers."""
-        if place == HOST or self.options.split_mode != "tensor" or self.count == 1:
+        """Give the cache in a place, and whether that is no bound."""
+        if place == HOST or self.slices is None:
             return sum(cache.total for cache, home in caches if home == place), True
-        fraction = self._fraction(place)
-        divided = sum(cache.total - cache.state for cache, home in caches if home != HOST)
-        states = sum(cache.state for cache, home in caches if home != HOST)
-        return min(divided, int(divided * fraction) + 1) + (states if fraction else 0), False
+        parts = [self._cache_slice(layer, cache, place) for layer, (cache, home) in enumerate(caches) if home != HOST]
+        return sum(parts), self.slices.known()
+
+    def _cache_slice(self, layer: int, cache: LayerCache, place: int) -> int:
+        """Give one device's part of a layer's cache; an index of keys is on each, and what is not known."""
+        if self.slices is None or not self.slices.known() or self.summary.key_length_mla is not None:
+            return cache.total
+        pair = self._pair_slice(self.slices, layer, cache, place)
+        return pair + cache.index + self._state_slice(self.slices, layer, cache.state, place)
+
+    def _pair_slice(self, slices: Slices, layer: int, cache: LayerCache, place: int) -> int:
+        heads = per_layer(self.summary.head_count_kv, self.summary.block_count)[layer]
+        sizes = [width * heads for width in widths(self.summary, windowed=cache.windowed)]
+        types = (type_called(self.options.cache_type_k), type_called(self.options.cache_type_v))
+        rows = [element.row(size) for element, size in zip(types, sizes, strict=True)]
+        if not cache.keys_and_values or not all(rows):
+            return cache.keys_and_values
+        own = [slices.elements(name, size, layer)[place] for name, size in zip(_PAIR, sizes, strict=True)]
+        tokens = cache.keys_and_values // sum(rows)
+        return tokens * sum(element.row(size) for element, size in zip(types, own, strict=True))
+
+    def _state_slice(self, slices: Slices, layer: int, size: int, place: int) -> int:
+        shapes = slices.states()
+        if not size or shapes is None:
+            return size
+        slots = self.geometry.slots * (1 + states_rolled_back(self.summary, self.options))
+        own = [slices.elements(name, one, layer)[place] for name, one in zip(_STATES, shapes, strict=True)]
+        rest = size - slots * sum(round_up(_F32 * one, _ALIGNMENT) for one in shapes)  # it is on every device
+        return max(rest, 0) + sum(round_up(_F32 * one * slots, _ALIGNMENT) for one in own)
 
     # -- compute ---------------------------------------------------------------------------------------------------
 
     def _compute_parts(self, weights: list[_Weights]) -> list[Addend]:
+        if self.slices is not None and not self.overrides:
+            return self._compute_within()
         summary, options, geometry = self.summary, self.options, self.geometry
         graph = bounded_device(summary, options, geometry) * (_STATE if summary.recurrent else 1)
         inputs = bounded_host(summary, options, geometry)
@@ -257,6 +295,20 @@ class _Divided:
                 parts.append(Addend("host weights in use", "device", "compute", self._lent(), "bound", number))
         host = inputs * copies + (graph + crossing if on_host else 0)
         return [*parts, Addend("inputs of the graph", "host", "compute", host, "bound")]
+
+    def _compute_within(self) -> list[Addend]:
+        """Give each device the buffer of the whole graph (ggml-backend-meta.cpp:1697), and room for others' sums."""
+        alone = replace(self.options, shares=(), split_mode="layer", flash_attention="on")
+        found = [one for one in estimate(self.summary, alone).addends if one.kind == "compute"]
+        if self.summary.recurrent:  # some of these graphs are smaller when they are divided
+            found = [replace(one, source="bound") for one in found]
+        steps = math.ceil(math.log2(self.count))
+        sums = steps * _F32 * self.summary.embedding_length * self.geometry.tokens * max(self.summary.experts_used, 1)
+        parts = [one for one in found if one.place == "host"]
+        for number in range(self.count):
+            parts += [replace(one, device=number) for one in found if one.place == "device"]
+            parts.append(Addend("sums over all devices", "device", "compute", sums, "bound", number))
+        return parts
 
     def _lent(self) -> int:
         """Bytes of the host's weights of one layer, which a device copies to compute a prompt (op_offload)."""

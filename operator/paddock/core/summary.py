@@ -363,6 +363,8 @@ class Loaded(NamedTuple):
     shape: tuple[int, ...]
     expert: bool
     """Whether --n-cpu-moe moves it."""
+    type: int = 0
+    """ggml's type number."""
 
 
 INPUT, EVERY = -1, -2
@@ -377,7 +379,7 @@ def loaded(parts: Sequence[GgufMetadata]) -> list[Loaded]:
     rows += [(one, _layer_of(one.name) or 0) for one in groups.repeating]
     rows += [(one, EVERY if one.name.startswith(_SHARED_PREFIXES) else layers.count) for one in groups.outputs]
     return [
-        Loaded(one.name, layer, _align(one.bytes), _padded(one), one.shape, expert=_is_expert(one.name))
+        Loaded(one.name, layer, _align(one.bytes), _padded(one), one.shape, expert=_is_expert(one.name), type=one.type)
         for one, layer in rows
     ]
 
