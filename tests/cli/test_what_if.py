@@ -15,7 +15,7 @@ from paddock.cli.fleetfile import objects_of, workload_of
 from paddock.cli.picture import WIDTH
 from paddock.cli.problem import ApiError
 from support.builders import NOW
-from support.gguf_writer import write_model
+from support.gguf_writer import Model, write_model
 
 CARDS = """
 gpus:
@@ -282,3 +282,23 @@ def test_a_plan_names_the_context_where_it_is_open(shell: Shell, tmp_path: Path)
     assert "CONTEXT" in head
     assert "Auto" in row
     assert "CONTEXT" not in shell.run("plan", "-f", manifest(tmp_path), "--need", "1Gi")[1]
+
+
+def test_a_plan_with_the_model_s_file_grows_an_open_context(shell: Shell, tmp_path: Path) -> None:
+    model = str(write_model(tmp_path / "model.gguf", Model(context=16_777_216)))
+    fleet = write(tmp_path, "fleet.yaml", "gpus: [{memory: 4Gi}]")
+    for replicas in (1, 2):
+        auto = manifest(tmp_path, serving={"contextLength": "Auto"}, replicas=replicas)
+        rows = planned(shell, "--fleet", fleet, "-f", auto, "--gguf", model)
+        tokens = int(rows[0]["context"].removesuffix(" (Auto)"))
+        assert 4096 < tokens < 16_777_216
+        assert [one["context"] for one in rows] == [f"{tokens} (Auto)"] * replicas
+        assert all(one["placed"] for one in rows)
+        assert f"with a context of {tokens} tokens" in rows[0]["answer"]
+        for number, fits in ((tokens, True), (tokens + 256, False)):
+            fixed = manifest(tmp_path, serving={"contextLength": number}, replicas=replicas)
+            found = planned(shell, "--fleet", fleet, "-f", fixed, "--gguf", model)
+            assert all(one["placed"] for one in found) == fits
+    ranged = manifest(tmp_path, serving={"contextLength": {"min": 8192, "preferred": 12_288}})
+    (one,) = planned(shell, "--fleet", fleet, "-f", ranged, "--gguf", model)
+    assert one["context"].startswith("12288 (")

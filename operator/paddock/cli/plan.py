@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from paddock.api.context import ContextChoice
 from paddock.api.modeldeployment import Need
 from paddock.api.report import HeaderSummary
 from paddock.cli.access import GPUS, POLICIES, Api, deployments_path
@@ -20,6 +21,7 @@ from paddock.cli.reading import Model, bare, model_of, rules_of
 from paddock.cli.screen import Screen
 from paddock.cli.table import Cell, Column
 from paddock.cli.target import Session
+from paddock.core.context import largest, told, wish_of
 from paddock.core.fleet import Claim, Fleet
 from paddock.core.placement import Placement, Unplaceable, place
 from paddock.core.quantity import parse_quantity, round_up
@@ -57,6 +59,18 @@ class Given:
     def header(self) -> HeaderSummary | None:
         """The header of the file; raises Problem."""
         return None if self.file is None else read_model(self.file).summary
+
+
+Place = tuple[Placement, Fleet]
+"""Where a replica would go, and the fleet that was looked at."""
+
+
+class Grown(NamedTuple):
+    """A model whose context was chosen."""
+
+    model: Model
+    request: Request
+    answer: Placement
 
 
 async def export(session: Session, output: Output) -> None:
@@ -130,10 +144,30 @@ def _asked(model: Model, given: Given, fleet: Fleet, rules: tuple[Rule, ...]) ->
         if spec.model.projector or spec.model.lora_adapters or spec.model.draft:
             raise Problem(f"{model.name} has more files than its model's: give --need, for example by paddock estimate")
         backends = dict.fromkeys((device.backend for device in fleet.devices), 0)
-        return resized(replace(request_of(spec, 0, 0, 0, rules), needs=backends), given.header, spec.serving)
+        kept = {} if model.status.context is None else {"context_length": model.status.context.length}
+        serving = spec.serving.model_copy(update=kept if model.is_open else {})
+        return resized(replace(request_of(spec, 0, 0, 0, rules), needs=backends), given.header, serving)
     need = _need_of(model, given.need)
     base = request_of(spec, round_up(need.device_bytes), need.host_bytes, need.bytes_per_token or 0, rules)
     return replace(base, needs=need.by_backend or {})
+
+
+def _grown(model: Model, base: Request, header: HeaderSummary, pods: Sequence[str], first: Place) -> Grown:
+    """Give the context that the operator would choose once the first replica has a place, and what follows from it."""
+    answer, fleet = first
+    spec = model.spec
+    assert spec is not None  # noqa: S101 the caller looked
+    wish = wish_of(spec.serving, header.context_train)
+
+    def ask(tokens: int) -> Request:
+        return resized(base, header, spec.serving.model_copy(update={"context_length": tokens}))
+
+    tokens = wish.least if answer.device is None else largest(wish, ask, answer.device, pods, fleet)
+    request = ask(tokens)
+    need = request.need_on(answer.device) if answer.device is not None else 0
+    choice = ContextChoice(length=tokens, spec="")
+    known = replace(model, status=model.status.model_copy(update={"context": choice}))
+    return Grown(known, request, told(answer, need, tokens, fleet))
 
 
 def _place_all(model: Model, given: Given, fleet: Fleet, seen: Seen) -> tuple[list[Planned], Fleet]:
@@ -143,9 +177,14 @@ def _place_all(model: Model, given: Given, fleet: Fleet, seen: Seen) -> tuple[li
     base = _asked(model, given, fleet, rules)
     pods = [f"{model.key}-planned-{number}" for number in range(model.wanted)]
     out: list[Planned] = []
+    is_open = model.is_open and model.status.context is None and given.need is None
     for number, pod in enumerate(pods):
         request = replace(base, siblings=frozenset(pods), seed=f"{model.uid} {number}")
         answer = place(request, fleet)
+        if is_open and isinstance(answer, Placement) and given.header is not None:
+            is_open = False
+            model, base, answer = _grown(model, request, given.header, pods[number:], (answer, fleet))
+            request = base
         helps: tuple[str, ...] = ()
         otherwise: tuple[str, ...] = ()
         if isinstance(answer, Unplaceable):
