@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from estimate.corpus import SHAPES, metadata, tensors
-from paddock.core.division import HOST, DivisionError, Estimator, homes
+from paddock.core.division import DivisionError, Estimator
 from paddock.core.estimate import Options
 from paddock.core.gguf import GgufMetadata, Tensor
+from paddock.core.homes import HOST, homes
 from paddock.core.summary import summarize
 
 NAMES = ["llama-3.1-8b", "llama-3.2-1b", "mixtral-8x7b", "gemma-3-27b", "gpt-oss-20b"]

@@ -3,7 +3,7 @@
 Weights are exact. A draft model is estimated like any other. What a projector or an MTP head computes with is a bound.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -14,6 +14,7 @@ from paddock.core.geometry import Geometry, widths
 from paddock.core.ggml import type_called
 from paddock.core.gguf import GgufError, GgufMetadata
 from paddock.core.header import base_of, grouped, projector_of
+from paddock.core.homes import HOST, homes
 from paddock.core.overhead import TENSOR_PADDING
 from paddock.core.summary import Loaded, sizes_of
 
@@ -61,13 +62,13 @@ class Beside:
         return found
 
 
-def _weights(what: str, sizes: TensorGroup, options: Options, place: Place) -> list[Addend]:
+def _weights(what: str, sizes: TensorGroup, options: Options, place: Place, device: int = 0) -> list[Addend]:
     """Give the tensors of one file in one place, with what the backend adds."""
-    parts = [Addend(what, place, "weights", sizes.bytes, "exact")]
+    parts = [Addend(what, place, "weights", sizes.bytes, "exact", device)]
     if place == "device" and options.backend != "generic":
         known = options.backend in _PADDED
         more = max(sizes.padded - sizes.bytes, 0) if known else TENSOR_PADDING * sizes.count
-        parts.append(Addend(f"{PADDING} of the {what}", place, "overhead", more, "exact" if known else "bound"))
+        parts.append(Addend(f"{PADDING} of the {what}", place, "overhead", more, "exact" if known else "bound", device))
     return parts
 
 
@@ -134,22 +135,22 @@ def adapter(metadata: GgufMetadata, name: str, options: Options, tensors: Sequen
     if metadata.values.get("general.type") != "adapter" or metadata.values.get("adapter.type") != "lora":
         raise GgufError("ModelUnsupported", "the file is no LoRA adapter")
     layers = max((one.layer for one in tensors), default=0)
-    first = 0 if options.gpu_layers is None else layers + 1 - min(max(options.gpu_layers, 0), layers + 1)
-    homes: dict[str, bool] = {}
+    on_device = layers + 1 if options.gpu_layers is None else min(max(options.gpu_layers, 0), layers + 1)
+    places = homes(layers, on_device, options.shares)
+    where: dict[str, int] = {}
     for one in tensors:
-        homes.setdefault(one.name, one.layer >= first)
-    on_device: list[Loaded] = []
-    on_host: list[Loaded] = []
+        where.setdefault(one.name, places[one.layer] if one.layer >= 0 else HOST)
+    groups: dict[int, list[Loaded]] = {}
     widest = 0
     for one in sizes_of([metadata]):
         base = base_of(one.name)
         if base == one.name:
             continue
-        if base not in homes:
+        if base not in where:
             raise GgufError("ModelUnsupported", f"the adapter is for another model: this one has no {base}")
-        (on_device if homes[base] else on_host).append(one)
+        groups.setdefault(where[base], []).append(one)
         widest = max(widest, *one.shape) if one.shape else widest
-    return _adapted(name, grouped(on_device), grouped(on_host), widest, options)
+    return _adapted(name, {place: grouped(own) for place, own in sorted(groups.items())}, widest, options)
 
 
 def whole_adapter(summary: CompanionSummary, name: str, options: Options) -> list[Addend]:
@@ -157,17 +158,21 @@ def whole_adapter(summary: CompanionSummary, name: str, options: Options) -> lis
     if options.gpu_layers == 0:
         both = (summary.device, summary.host)
         every = TensorGroup(bytes=sum(one.bytes for one in both), count=sum(one.count for one in both))
-        return _adapted(name, grouped(()), every, summary.widest, options)
-    return _adapted(name, summary.device, summary.host, summary.widest, options)
+        return _adapted(name, {HOST: every}, summary.widest, options)
+    return _adapted(name, {0: summary.device, HOST: summary.host}, summary.widest, options)
 
 
-def _adapted(name: str, device: TensorGroup, host: TensorGroup, widest: int, options: Options) -> list[Addend]:
+def _adapted(name: str, groups: Mapping[int, TensorGroup], widest: int, options: Options) -> list[Addend]:
     step = 3 * _F32 * widest * options.ubatch
-    return [
-        *_weights(name, device, options, "device"),
-        *_weights(name, host, options, "host"),
-        Addend(f"computing with the {name}", "device" if device.count else "host", "compute", step, "bound"),
-    ]
+    devices = [place for place, sizes in groups.items() if place != HOST and sizes.count]
+    parts = []
+    for place in devices:
+        parts += _weights(name, groups[place], options, "device", place)
+    if HOST in groups:
+        parts += _weights(name, groups[HOST], options, "host")
+    computing = f"computing with the {name}"
+    parts += [Addend(computing, "device", "compute", step, "bound", place) for place in devices]
+    return parts if devices else [*parts, Addend(computing, "host", "compute", step, "bound")]
 
 
 def draft(summary: HeaderSummary, options: Options, geometry: Geometry) -> list[Addend]:

@@ -7,11 +7,9 @@ whole graph. Where tensors are divided each device has the buffer of the whole g
 
 import math
 import re
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
 from typing import Final
 
 from paddock.api.report import HeaderSummary
@@ -20,16 +18,15 @@ from paddock.core.beside import Beside
 from paddock.core.cache import LayerCache, layer_caches, states_rolled_back
 from paddock.core.compute import bounded_device, bounded_host, copied_cache
 from paddock.core.estimate import PADDING, Addend, MemoryEstimate, Options, Source, added_up, device_layers, estimate
-from paddock.core.floats import single
 from paddock.core.geometry import Geometry, per_layer, widths
 from paddock.core.ggml import type_called, type_numbered
 from paddock.core.gguf import GgufMetadata
+from paddock.core.homes import HOST, homes
 from paddock.core.overhead import CONTEXT, TENSOR_PADDING, UNKNOWN_CONTEXT, slack
 from paddock.core.quantity import round_up
 from paddock.core.slices import Slices
 from paddock.core.summary import EVERY, INPUT, Loaded, loaded
 
-HOST: Final = -1
 MOST_DEVICES: Final = 16
 """LLAMA_MAX_DEVICES."""
 PIPELINE: Final = 4
@@ -68,6 +65,8 @@ class Estimator:
 
     def __call__(self, options: Options) -> MemoryEstimate:
         """Estimate what one server needs; raises DivisionError, and GgufError where a file beside is wrong."""
+        if self.beside.adapters and options.split_mode == "tensor" and len(options.shares) > 1:
+            raise DivisionError("llama.cpp b11434 cannot compute with adapters where tensors are divided; take layers")
         found = self.model(options)
         if self.beside == Beside() and not options.mtp:
             return found
@@ -78,20 +77,6 @@ class Estimator:
         if not options.overrides and (len(options.shares) <= 1 or options.gpu_layers == 0):
             return estimate(self.summary, options)  # Nothing is divided.
         return _Divided(self.tensors, self.summary, options).estimate()
-
-
-def homes(layers: int, on_device: int, shares: Sequence[float]) -> list[int]:
-    """Give the device of each layer, and of the output as one more; HOST for those before the last `on_device` ones.
-
-    As src/llama-model.cpp:1591-1620 does it, in its floats of 32 bits.
-    """
-    sums = [single(one) for one in accumulate(map(single, shares or (1.0,)), lambda a, b: single(a + b))]
-    ends = [single(one / sums[-1]) for one in sums]
-    first = layers + 1 - on_device
-    return [
-        HOST if layer < first else bisect_right(ends, single((layer - first) / on_device))
-        for layer in range(layers + 1)
-    ]
 
 
 @dataclass(frozen=True, slots=True)
