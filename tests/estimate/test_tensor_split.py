@@ -64,7 +64,11 @@ def allocated(path: Path, options: Options, **more: Any) -> dict[str, Any]:
 
 def compare(name: str, folder: Path, options: Options) -> bool:
     """Assert that they agree; gives False where llama.cpp refuses or ends."""
-    path = write_sparse(folder / "m.gguf", *table.head(name))
+    return compare_at(write_sparse(folder / "m.gguf", *table.head(name)), options)
+
+
+def compare_at(path: Path, options: Options) -> bool:
+    """Do so for the model in a file."""
     truth = allocated(path, options)
     if "error" in truth:
         return False
@@ -72,20 +76,21 @@ def compare(name: str, folder: Path, options: Options) -> bool:
     buffer = next(size for kind, size in truth["compute"].items() if kind.startswith("Meta"))
     for number, weights in enumerate(truth["weights"]):
         parts = [one for one in found.addends if (one.place, one.device) == ("device", number) and one.name != SUMS]
-        _agree([one for one in parts if one.kind == "weights"], weights)
-        _agree([one for one in parts if one.kind == "kvCache"], truth["context"][number] - weights - buffer)
-        _agree([one for one in parts if one.kind == "compute"], buffer)
+        agree([one for one in parts if one.kind == "weights"], weights)
+        agree([one for one in parts if one.kind == "kvCache"], truth["context"][number] - weights - buffer)
+        agree([one for one in parts if one.kind == "compute"], buffer)
     host = sum(size for kind, size in truth["compute"].items() if not kind.startswith("Meta"))
-    _agree([one for one in found.addends if (one.kind, one.place) == ("compute", "host")], host)
+    agree([one for one in found.addends if (one.kind, one.place) == ("compute", "host")], host)
     return True
 
 
-def _agree(parts: list[Addend], truth: int) -> None:
+def agree(parts: list[Addend], truth: int, what: str = "") -> None:
+    """Assert that parts are what is true: to the byte, within a hundredth, or not below, as their sources say."""
     told, sources = sum(one.bytes for one in parts), {one.source for one in parts}
     room = truth // 100 if "formula" in sources else 0
-    assert told >= truth - room, (parts, truth)
+    assert told >= truth - room, (what, parts, truth)
     if "bound" not in sources:
-        assert told <= truth + room, (parts, truth)
+        assert told <= truth + room, (what, parts, truth)
 
 
 @pytest.mark.parametrize("key", SETS)
