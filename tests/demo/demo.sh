@@ -17,7 +17,7 @@ fail() { printf '\nPADDOCK DEMO FAILED %s\n' "$*" >&2; exit 1; }
 
 case $kind in
   local)
-    step "A real cluster on this machine: two nodes with pretend GPUs (first time about 25 minutes, later seconds)"
+    step "A real cluster on this machine: two nodes with pretend GPUs (first time about 20 minutes, later seconds)"
     $bin/python tests/cluster/cluster.py up
     KUBECONFIG=$($bin/python tests/cluster/cluster.py kubeconfig)
     export KUBECONFIG PATH="$PADDOCK_CACHE/kubernetes-$KUBERNETES_VERSION:$PADDOCK_CACHE/helm-$HELM_VERSION:$PATH"
