@@ -1,6 +1,7 @@
 """`paddock plan`, `fleet` and `simulate`: on the cluster's fleet and on saved ones; nothing is written."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from paddock.cli.fleetfile import objects_of, workload_of
 from paddock.cli.picture import WIDTH
 from paddock.cli.problem import ApiError
 from support.builders import NOW
+from support.companion_writer import write_adapter
 from support.gguf_writer import Model, write_model
 
 CARDS = """
@@ -119,6 +121,50 @@ def test_a_plan_with_the_model_s_file_knows_the_need_and_what_less_would_do(shel
     more = manifest(tmp_path, serving={"contextLength": tokens + 256})
     (one,) = planned(shell, "--fleet", fleet, "-f", more, "--gguf", model)
     assert not one["placed"]
+
+
+def test_a_plan_counts_the_files_beside_the_model(
+    shell: Shell, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = Model()
+    model = str(write_model(tmp_path / "model.gguf", base))
+    adapter = str(write_adapter(tmp_path / "adapter.gguf", base))
+    draft = str(write_model(tmp_path / "draft.gguf", Model(vocabulary=20_000, width=1024)))
+    fleet = write(tmp_path, "fleet.yaml", "gpus: [{memory: 24Gi}]")
+    beside = {"loraAdapters": [{"source": "file:///m/a"}], "draft": {"source": "file:///m/d"}}
+    with_both = manifest(tmp_path, model={"source": "file:///m/x", **beside})
+    arguments = ("--fleet", fleet, "-f", with_both, "--gguf", model)
+    assert shell.run("plan", *arguments, "--lora", adapter)[0] == 2
+    assert "new is served with 1 x draft model: give --draft as often" in capsys.readouterr().err
+    assert shell.run("plan", *arguments, "--lora", draft, "--draft", draft)[0] == 1
+    assert "the file is a model, no adapter" in capsys.readouterr().err
+    assert shell.run("plan", "--fleet", fleet, "-f", with_both, "--draft", draft)[0] == 2
+    assert "give --gguf, too" in capsys.readouterr().err
+
+    (whole,) = planned(shell, *arguments, "--lora", adapter, "--draft", draft)
+    bare = manifest(tmp_path)
+    (alone,) = planned(shell, "--fleet", fleet, "-f", bare, "--gguf", model)
+    assert whole["placed"]
+    assert needed(whole) >= needed(alone) + Path(draft).stat().st_size // 2**30
+
+
+def needed(one: dict[str, Any]) -> float:
+    """Give the GiB that a plan speaks of."""
+    found = re.search(r"needs ([0-9.]+) (GiB|MiB)", one["answer"])
+    assert found is not None, one["answer"]
+    return float(found[1]) / (1024 if found[2] == "MiB" else 1)
+
+
+def test_explain_asks_for_the_files_beside_the_model(
+    shell: Shell, api: FakeApi, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = waiting("large", 95)
+    one["spec"]["model"]["draft"] = {"source": "file:///m/d"}
+    api.deployments = [one]
+    model = str(write_model(tmp_path / "model.gguf"))
+    assert shell.run("explain", "large", "--gguf", model)[0] == 2
+    assert "give --draft as often" in capsys.readouterr().err
+    assert shell.run("explain", "large", "--gguf", model, "--draft", model)[0] == 0
 
 
 def test_explain_says_whom_to_move(shell: Shell, api: FakeApi) -> None:

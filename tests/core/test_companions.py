@@ -80,7 +80,7 @@ def test_a_file_that_cannot_serve_as_what_it_is_named_as_is_refused(
     def problem(kind: CompanionKind, name: str) -> str | None:
         spec = Companion(source="file:///models/x.gguf")
         wanted = Wanted(kind, spec, ClaimSource("mine", "x.gguf"))
-        return misfit(wanted, summary(files, name), summary(files, "m"))
+        return misfit(wanted.kind, summary(files, name), summary(files, "m"))
 
     assert [problem("Projector", "p"), problem("Adapter", "a"), problem("Draft", "d")] == [None, None, None]
     assert problem("Projector", "m") == "the file is a model, no projector"

@@ -9,7 +9,7 @@ from paddock.api.vocabulary import REASONS, ConditionType, Label, Reason, Verdic
 from paddock.cli.access import GPUS, JSON, POLICIES, Api, deployments_path, find
 from paddock.cli.explanation import Explanation, Now, Seen, explain, ranked, to_dict
 from paddock.cli.get import reason_of
-from paddock.cli.model import read_model
+from paddock.cli.headers import Files
 from paddock.cli.output import Output
 from paddock.cli.problem import ApiError, Problem
 from paddock.cli.reading import Model, gpus_of, model_of, rules_of
@@ -31,13 +31,13 @@ TRUTHS = {"True": ("yes", "green"), "False": ("no", "bold red"), "Unknown": ("no
 
 
 async def explained(
-    session: Session, name: str, replica: int | None, output: Output, *, brief: bool, file: str | None = None
+    session: Session, name: str, replica: int | None, output: Output, *, brief: bool, files: Files
 ) -> None:
     """Explain a deployment: a sentence, the proof, the need, and every GPU's verdict now; with its file, more."""
     model = model_of(await find(session.api, session.namespace, name))
     if replica is not None and replica >= model.wanted:
         raise Problem(f"{name} has no replica {replica}; it has {model.wanted}, counted from 0")
-    header = read_model(file).summary if file is not None else None
+    header = files.of(name, model.spec.model) if model.spec is not None else None
     explanation = explain(model, Seen(None, None, None) if brief else await look(session.api), replica, header)
     if output in (Output.JSON, Output.YAML):
         session.screen.data(to_dict(explanation), output)

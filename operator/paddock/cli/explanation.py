@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from paddock.api.modeldeployment import Need, ReplicaPlacement
-from paddock.api.report import HeaderSummary
 from paddock.api.vocabulary import VERDICTS, ConditionType, Verdict
+from paddock.cli.headers import Headers
 from paddock.cli.reading import Gpu, Model
 from paddock.controller.store import node_of
 from paddock.core.filters import Judged
@@ -113,7 +113,7 @@ def _waiting(model: Model) -> str:
     return f"{model.name} has no GPU yet: the operator has not looked at it."
 
 
-def explain(model: Model, seen: Seen, replica: int | None = None, header: HeaderSummary | None = None) -> Explanation:
+def explain(model: Model, seen: Seen, replica: int | None = None, header: Headers | None = None) -> Explanation:
     """Explain a deployment; `now` is about the given replica, else the first without a place, else the first.
 
     With the model's header, smaller contexts and caches are tried, too.
@@ -145,7 +145,7 @@ def _changes(
     fleet: Fleet,
     answer: Placement | Unplaceable,
     seen: Seen,
-    asked: tuple[Model, HeaderSummary | None],
+    asked: tuple[Model, Headers | None],
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Give what would help where there is no place, and what would be another place where there is one."""
     model, header = asked
@@ -153,7 +153,7 @@ def _changes(
         return (), tuple(f"{one.change} it would go to {one.gpu}" for one in other_policies(request, fleet, answer))
     found = list(what_ifs(request, fleet, answer, tenants_of(seen, fleet), model.key))
     if header is not None and model.spec is not None:
-        found += smaller(request, fleet, header, model.spec.serving)
+        found += smaller(request, fleet, header.model, model.spec.serving, header.beside)
     return tuple(f"{one.change} it would get {one.gpu}" for one in found), ()
 
 

@@ -69,7 +69,7 @@ File = Annotated[
 
 @app.command()
 @targeted
-def explain(
+def explain(  # noqa: PLR0913, PLR0917 each is an option
     target: Target,
     name: Name,
     replica: Annotated[
@@ -77,12 +77,17 @@ def explain(
     ] = None,
     brief: Annotated[bool, typer.Option("--brief", help="Only the sentence that says why.")] = False,
     gguf: File = None,
+    mmproj: asking.Projector = None,
+    lora: asking.Adapters = None,
+    draft: asking.DraftModel = None,
     output: ShortForm = Output.TABLE,
 ) -> None:
     """Say why a model is on its GPU, or why it has none; with the verdict on every GPU."""
     from paddock.cli.explain import explained
+    from paddock.cli.headers import Files
 
-    target.run(lambda session: explained(session, name, replica, output, brief=brief, file=gguf))
+    files = Files(gguf, mmproj, lora or (), draft)
+    target.run(lambda session: explained(session, name, replica, output, brief=brief, files=files))
 
 
 @app.command()
@@ -192,7 +197,7 @@ Fleets = Annotated[
 
 @app.command()
 @targeted
-def plan(
+def plan(  # noqa: PLR0913, PLR0917 each is an option
     target: Target,
     files: Annotated[list[Path], typer.Option("--file", "-f", metavar="FILE", help="ModelDeployments; repeatable.")],
     fleet: Fleets = [],  # noqa: B006 typer reads it only
@@ -203,12 +208,16 @@ def plan(
         ),
     ] = None,
     gguf: File = None,
+    mmproj: asking.Projector = None,
+    lora: asking.Adapters = None,
+    draft: asking.DraftModel = None,
     output: ShortForm = Output.TABLE,
 ) -> None:
     """Say where ModelDeployments would go now, or on a saved fleet; writes nothing."""
+    from paddock.cli.headers import Files as Named
     from paddock.cli.plan import Given, plan_live, plan_saved
 
-    given = Given(need, gguf)
+    given = Given(need, Named(gguf, mmproj, lora or (), draft))
     if fleet:
         plan_saved(target.environment.screen(), files, fleet, given, output)
     else:

@@ -2,19 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from paddock.api.context import ContextChoice
 from paddock.api.modeldeployment import Need
-from paddock.api.report import HeaderSummary
 from paddock.cli.access import GPUS, POLICIES, Api, deployments_path
 from paddock.cli.explain import if_allowed, look
 from paddock.cli.explanation import Seen, fleet_of, tenants_of
 from paddock.cli.fleetfile import gpus_in, nodes_in, objects_of
 from paddock.cli.get import reason_of
-from paddock.cli.model import read_model
+from paddock.cli.headers import Files, Headers
 from paddock.cli.output import Output
 from paddock.cli.problem import Problem
 from paddock.cli.reading import Model, bare, model_of, rules_of
@@ -50,15 +48,10 @@ class Planned:
 class Given:
     """What the command line says of the need."""
 
-    need: str | None = None
+    need: str | None
     """A quantity."""
-    file: str | None = None
-    """The model's GGUF file, or its address."""
-
-    @cached_property
-    def header(self) -> HeaderSummary | None:
-        """The header of the file; raises Problem."""
-        return None if self.file is None else read_model(self.file).summary
+    files: Files
+    """The model's GGUF file, and those beside it."""
 
 
 Place = tuple[Placement, Fleet]
@@ -136,31 +129,31 @@ def _need_of(model: Model, need: str | None) -> Need:
     return Need(device_bytes=size, weights_bytes=size, bytes_per_token=size, source="Given", **parts)
 
 
-def _asked(model: Model, given: Given, fleet: Fleet, rules: tuple[Rule, ...]) -> Request:
+def _asked(model: Model, given: Given, headers: Headers | None, fleet: Fleet, rules: tuple[Rule, ...]) -> Request:
     """Give what one replica asks for: by the file where one is given, else by --need or the object's status."""
     spec = model.spec
     assert spec is not None  # noqa: S101 the caller looked
-    if given.header is not None and given.need is None:
-        if spec.model.projector or spec.model.lora_adapters or spec.model.draft:
-            raise Problem(f"{model.name} has more files than its model's: give --need, for example by paddock estimate")
+    if headers is not None and given.need is None:
         backends = dict.fromkeys((device.backend for device in fleet.devices), 0)
         kept = {} if model.status.context is None else {"context_length": model.status.context.length}
         serving = spec.serving.model_copy(update=kept if model.is_open else {})
-        return resized(replace(request_of(spec, 0, 0, 0, rules), needs=backends), given.header, serving)
+        base = replace(request_of(spec, 0, 0, 0, rules), needs=backends)
+        return resized(base, headers.model, serving, headers.beside)
     need = _need_of(model, given.need)
     base = request_of(spec, round_up(need.device_bytes), need.host_bytes, need.bytes_per_token or 0, rules)
     return replace(base, needs=need.by_backend or {})
 
 
-def _grown(model: Model, base: Request, header: HeaderSummary, pods: Sequence[str], first: Place) -> Grown:
+def _grown(model: Model, base: Request, headers: Headers, pods: Sequence[str], first: Place) -> Grown:
     """Give the context that the operator would choose once the first replica has a place, and what follows from it."""
     answer, fleet = first
     spec = model.spec
     assert spec is not None  # noqa: S101 the caller looked
-    wish = wish_of(spec.serving, header.context_train)
+    wish = wish_of(spec.serving, headers.model.context_train)
 
     def ask(tokens: int) -> Request:
-        return resized(base, header, spec.serving.model_copy(update={"context_length": tokens}))
+        serving = spec.serving.model_copy(update={"context_length": tokens})
+        return resized(base, headers.model, serving, headers.beside)
 
     tokens = wish.least if answer.device is None else largest(wish, ask, answer.device, pods, fleet)
     request = ask(tokens)
@@ -174,23 +167,24 @@ def _place_all(model: Model, given: Given, fleet: Fleet, seen: Seen) -> tuple[li
     spec = model.spec
     assert spec is not None  # noqa: S101 the caller looked
     rules = rules_for(model.namespace, seen.rules or ())
-    base = _asked(model, given, fleet, rules)
+    headers = given.files.of(model.name, spec.model)
+    base = _asked(model, given, headers, fleet, rules)
     pods = [f"{model.key}-planned-{number}" for number in range(model.wanted)]
     out: list[Planned] = []
     is_open = model.is_open and model.status.context is None and given.need is None
     for number, pod in enumerate(pods):
         request = replace(base, siblings=frozenset(pods), seed=f"{model.uid} {number}")
         answer = place(request, fleet)
-        if is_open and isinstance(answer, Placement) and given.header is not None:
+        if is_open and isinstance(answer, Placement) and headers is not None:
             is_open = False
-            model, base, answer = _grown(model, request, given.header, pods[number:], (answer, fleet))
+            model, base, answer = _grown(model, request, headers, pods[number:], (answer, fleet))
             request = base
         helps: tuple[str, ...] = ()
         otherwise: tuple[str, ...] = ()
         if isinstance(answer, Unplaceable):
             found = [*what_ifs(request, fleet, answer, tenants_of(seen, fleet), model.key)]
-            if given.header is not None:
-                found += smaller(request, fleet, given.header, spec.serving)
+            if headers is not None:
+                found += smaller(request, fleet, headers.model, spec.serving, headers.beside)
             helps = tuple(f"{one.change}: {one.gpu}" for one in found)
             if too_high := priority_problem(spec.priority, rules):
                 helps = (too_high, *helps)

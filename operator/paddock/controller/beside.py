@@ -76,7 +76,7 @@ async def look_at_all(
     for wanted, other in zip(beside, others, strict=True):
         if other.summary is None:
             return replace(other, message=f"{wanted.title}: {other.message}")
-        if (problem := misfit(wanted, other.summary, found.summary)) is not None:
+        if (problem := misfit(wanted.kind, other.summary, found.summary)) is not None:
             return Found(reason=Reason.MODEL_UNSUPPORTED, message=f"{wanted.title}: {problem}")
         found = _joined(found, wanted, other)
         if found.file_nodes == frozenset():

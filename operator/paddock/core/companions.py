@@ -122,19 +122,19 @@ def wanted_of(model: ModelSpec, roots: Sequence[ModelRoot]) -> tuple[Wanted, ...
     return tuple(found)
 
 
-def misfit(wanted: Wanted, summary: HeaderSummary, model: HeaderSummary) -> str | None:
+def misfit(kind: CompanionKind, summary: HeaderSummary, model: HeaderSummary) -> str | None:
     """Say why a file cannot serve beside a model as this companion; None where nothing is known against it."""
     companion = summary.companion
-    if wanted.kind == "Draft":
+    if kind == "Draft":
         if companion is not None:
             return f"the file is {HOLDS[companion.kind]}, no model"
         if summary.architecture in _OTHER_DRAFTS:
             return f"the file is no model of its own but a part of another ({summary.architecture})"
         return None
-    if companion is None or companion.kind != wanted.kind:
+    if companion is None or companion.kind != kind:
         other = HOLDS[companion.kind] if companion is not None else "a model"
-        return f"the file is {other}, no {NAMES[wanted.kind]}"
-    if wanted.kind == "Adapter":
+        return f"the file is {other}, no {NAMES[kind]}"
+    if kind == "Adapter":
         return _misfit(companion, summary.architecture, model)
     return None
 

@@ -5,9 +5,11 @@ Each answer is computed: the estimate is made again with the change, and `place`
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 from paddock.api.modeldeployment import CacheType, FlashAttention, ServingSpec
 from paddock.api.report import HeaderSummary
+from paddock.core.companions import ALONE, Group
 from paddock.core.context import wish_of
 from paddock.core.fleet import Fleet
 from paddock.core.geometry import CONTEXT_STEP
@@ -23,16 +25,12 @@ CACHE_TYPES = (CacheType.Q8_0, CacheType.Q4_0)
 WIDE = (CacheType.F32, CacheType.F16, CacheType.BF16)
 
 
-def resized(request: Request, summary: HeaderSummary, serving: ServingSpec) -> Request:
+def resized(request: Request, summary: HeaderSummary, serving: ServingSpec, beside: Group = ALONE) -> Request:
     """Give a request with what the model needs when it is served so; an open context is taken at its least."""
     context = wish_of(serving, summary.context_train).least
-    whole = need(summary, serving, gpu=True, context=context, checkpoints=CONTEXT_CHECKPOINTS)
-    sizes = {
-        backend: need(
-            summary, serving, gpu=True, backend=backend, context=context, checkpoints=CONTEXT_CHECKPOINTS
-        ).device_bytes
-        for backend in request.needs
-    }
+    needed = partial(need, summary, serving, gpu=True, context=context, checkpoints=CONTEXT_CHECKPOINTS, beside=beside)
+    whole = needed()
+    sizes = {backend: needed(backend=backend).device_bytes for backend in request.needs}
     return replace(
         request,
         need=round_up(whole.device_bytes),
@@ -42,11 +40,13 @@ def resized(request: Request, summary: HeaderSummary, serving: ServingSpec) -> R
     )
 
 
-def smaller(request: Request, fleet: Fleet, summary: HeaderSummary, serving: ServingSpec) -> Iterator[WhatIf]:
+def smaller(
+    request: Request, fleet: Fleet, summary: HeaderSummary, serving: ServingSpec, beside: Group = ALONE
+) -> Iterator[WhatIf]:
     """Give what a refused replica could do with: less context, a narrower cache, fewer slots; each by itself."""
 
     def asked(**changes: object) -> Request:
-        return resized(request, summary, serving.model_copy(update=changes))
+        return resized(request, summary, serving.model_copy(update=changes), beside)
 
     context = serving.context_length
     if isinstance(context, int):
