@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import socket
 import struct
 import subprocess
 import sys
@@ -259,8 +260,21 @@ def log_of(namespace: str, pod: str) -> str:
 
 
 def address_of(namespace: str, name: str) -> str:
-    """Give the cluster IP of a Service."""
-    return str(named("services", namespace, name)["spec"]["clusterIP"])
+    """Give the cluster IP of a Service with a Ready server, once it is answered there.
+
+    The node's proxy learns of a Ready server a moment after everybody else.
+    """
+    address = str(named("services", namespace, name)["spec"]["clusterIP"])
+
+    def taken() -> bool:
+        try:
+            socket.create_connection((address, 8080), timeout=5).close()
+        except OSError:
+            return False
+        return True
+
+    eventually(f"the Service of {name} takes connections", taken, 20)
+    return address
 
 
 def addresses(namespace: str, name: str) -> list[str]:
