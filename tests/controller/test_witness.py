@@ -161,10 +161,8 @@ def test_a_pair_that_was_kept_apart_is_tried_again(site: Site) -> None:
     assert site.status()["placements"][0]["devices"][0]["gpu"] == SECOND_GPU
 
 
-def test_a_device_of_which_several_were_found_elsewhere_gets_nothing_for_a_while(site: Site) -> None:
-    site.operator(quarantine_seconds=3)
-    site.node(devices=CARDS)
-    show(site)
+def three_go_astray(site: Site) -> None:
+    """Have three servers of the second card found on the first, so that nobody gets the second for a while."""
     pinned = {"devices": [{"node": "node1", "index": 1}]}
     names = ("a", "b", "c")
     for name in names:
@@ -172,6 +170,13 @@ def test_a_device_of_which_several_were_found_elsewhere_gets_nothing_for_a_while
     astray = [server(up(site, name), 1300 * MIB) for name in names]
     show(site, first=[one.model_copy(update={"pid": 7 + n}) for n, one in enumerate(astray)])
     eventually(lambda: site.gpu_ready(SECOND_GPU)["reason"] == "RepeatedMismatch")
+
+
+def test_a_device_of_which_several_were_found_elsewhere_gets_nothing_for_a_while(site: Site) -> None:
+    site.operator(quarantine_seconds=3)
+    site.node(devices=CARDS)
+    show(site)
+    three_go_astray(site)
     assert "3 servers were found elsewhere" in site.gpu_ready(SECOND_GPU)["message"]
     assert site.gpu_ready(GPU)["status"] == "True"
     show(site)
@@ -208,13 +213,7 @@ def test_a_device_that_nobody_gets_is_not_given_away_by_the_next_operator(site: 
     site.operator(quarantine_seconds=8)
     site.node(devices=CARDS)
     show(site)
-    pinned = {"devices": [{"node": "node1", "index": 1}]}
-    names = ("a", "b", "c")
-    for name in names:
-        site.apply(name, placement=pinned)
-    astray = [server(up(site, name), 1300 * MIB) for name in names]
-    show(site, first=[one.model_copy(update={"pid": 7 + n}) for n, one in enumerate(astray)])
-    eventually(lambda: site.gpu_ready(SECOND_GPU)["reason"] == "RepeatedMismatch")
+    three_go_astray(site)
     show(site)
     site.operator(quarantine_seconds=9)
     site.settle()

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e import api, kit
+from e2e import api, installation, kit
 from e2e.installation import install
-from support.cluster import apply, clear_lies, ensure_cluster, eventually, kubectl
+from support.cluster import apply, clear_lies, ensure_cluster, eventually, kubectl, node_up
 
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
@@ -91,3 +91,13 @@ def clear(name: str) -> None:
     # As any user may do who does not want to wait for the usual pause of the servers' end.
     kubectl("delete", "pods", "--all", "-n", name, "--grace-period=1", "--wait=false")
     kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+def truth() -> Iterator[None]:
+    """Have every device tell the truth afterwards, and every node run."""
+    yield
+    for node in kit.NODES:
+        clear_lies(node)
+    node_up("node2")
+    installation.wait_listed()

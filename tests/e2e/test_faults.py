@@ -1,10 +1,8 @@
 """Cards and nodes that fail while servers run: told, nothing new placed, nothing healthy ended, over by itself."""
 
-from collections.abc import Iterator
-
 import pytest
 
-from e2e import installation, kit
+from e2e import kit
 from e2e.test_nodes import keep_operator_off, not_ready
 from support.cluster import (
     INTEL_PCI_ID,
@@ -20,16 +18,6 @@ from support.cluster import (
 
 pytestmark = pytest.mark.e2e
 INTEL = {"node": "node1", "pciId": INTEL_PCI_ID}
-
-
-@pytest.fixture
-def truth() -> Iterator[None]:
-    """Have every device tell the truth afterwards, and every node run."""
-    yield
-    for node in kit.NODES:
-        clear_lies(node)
-    node_up("node2")
-    installation.wait_listed()
 
 
 def is_ready(gpu: str) -> None:

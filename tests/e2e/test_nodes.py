@@ -1,7 +1,5 @@
 """A node that is lost, a driver that hangs or crashes: told, survived, and over as soon as it is over."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from e2e import api, installation, kit
@@ -18,16 +16,6 @@ from support.cluster import (
 )
 
 pytestmark = pytest.mark.e2e
-
-
-@pytest.fixture
-def truth() -> Iterator[None]:
-    """Have every device tell the truth afterwards, and every node run."""
-    yield
-    for node in kit.NODES:
-        clear_lies(node)
-    node_up("node2")
-    installation.wait_listed()
 
 
 def not_ready(gpu: str, reason: str, message: str) -> None:
