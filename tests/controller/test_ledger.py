@@ -38,12 +38,14 @@ class Store:
 
     def __init__(self) -> None:
         self.version = 0
+        self.uids: dict[str, str] = {}
         self.objects: dict[str, JSON] = {}
         self.refuse = False
 
     def write(self, name: str, status: JSON | None) -> JSON:
         self.version += 1
-        body: JSON = {"metadata": {"name": name, "resourceVersion": str(self.version)}}
+        uid = self.uids.setdefault(name, f"uid-{self.version}")
+        body: JSON = {"metadata": {"name": name, "uid": uid, "resourceVersion": str(self.version)}}
         self.objects[name] = body if status is None else {**body, "status": status}
         return self.objects[name]
 
@@ -94,7 +96,7 @@ class Play:
                 with contextlib.suppress(ClusterError):
                     await ledger.release(pod, keep=gpu)
             case "gone":
-                ledger.forget(gpu)
+                ledger.forget(gpu, self.store.uids.pop(gpu, ""))
             case "observed" if known:
                 seen = ledger.stored()[gpu].model_copy(update={"description": node})
                 with contextlib.suppress(ClusterError):

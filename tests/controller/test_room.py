@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from paddock.controller.sweeps import ORPHAN_AGE
 from support.client import eventually, stays
 from support.harness import GPUS
 from support.overbooking import Watch
@@ -63,6 +64,27 @@ def test_two_operators_at_once_never_book_a_byte_twice(site: Site) -> None:
     watch.stop()
     assert watch.states > 16
     assert not watch.overbooked, watch.overbooked
+
+
+def test_memory_of_a_deployment_that_is_gone_is_free_at_once_though_its_pod_could_not_be_made(site: Site) -> None:
+    site.operator()
+    site.node()
+    nowhere = {"url": "https://127.0.0.1:1/", "caBundle": ""}
+    here = {"matchLabels": {"kubernetes.io/metadata.name": site.namespace}}
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}
+    hook = {"name": "a.broken.webhook", "clientConfig": nowhere, "rules": [rule], "namespaceSelector": here}
+    hook |= {"sideEffects": "None", "admissionReviewVersions": ["v1"], "timeoutSeconds": 1}
+    kind = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration"}
+    hooks = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+    site.client.do("POST", hooks, {**kind, "metadata": {"name": "broken"}, "webhooks": [hook]})
+    try:
+        site.apply()
+        eventually(site.reservations, 10, "the memory is booked, and the pod is not made")
+        site.client.delete(site.path("gemma"))
+        eventually(lambda: not site.reservations(), ORPHAN_AGE / 3, "nothing is booked for it any more")
+        assert not site.all_pods()
+    finally:
+        site.client.delete(f"{hooks}/broken")
 
 
 def test_gpu_object_that_a_user_edits_is_put_right(site: Site) -> None:

@@ -188,7 +188,17 @@ class Site:
                 path = f"/api/v1/namespaces/{space}/{kind}" if space else f"/api/v1/{kind}"
                 self.client.delete(f"{path}/{one['metadata']['name']}")
         eventually(lambda: not self.client.items(VOLUMES), 20, "no volume is left")
-        eventually(lambda: not self.client.items(GPUS), 20, "no GPU of a node that is gone is left")
+        self._none_left()
+
+    def _none_left(self) -> None:
+        """Wait until the operator has removed the GPUs of nodes that are gone."""
+
+        def none() -> bool:
+            left = self.client.items(GPUS)
+            assert not left, left
+            return True
+
+        eventually(none, 20, "no GPU of a node that is gone is left")
 
     def _all_servers(self) -> list[JSON]:
         """Give the servers and inspectors of all namespaces."""

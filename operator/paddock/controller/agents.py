@@ -6,7 +6,7 @@ An agent's node is what its pod's spec says, never what its report says.
 import asyncio
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Container, Mapping
+from collections.abc import Awaitable, Callable, Collection, Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from paddock.api.report import HeaderAnswer, NodeReport
 from paddock.controller.credentials import SERVER_NAME, Credentials
-from paddock.controller.store import Tombstones
+from paddock.controller.store import Latest
 from paddock.core.inventory import combine
 
 log = logging.getLogger("paddock.agents")
@@ -63,7 +63,7 @@ class Agents:
         self._ageing: dict[str, asyncio.Task[None]] = {}
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
-        self._gone = Tombstones()
+        self._latest = Latest()
         self._since: dict[str, float] = {}
         self.nodes_known: Container[str] = ()
         """Names of the nodes that exist, kept by others."""
@@ -109,6 +109,10 @@ class Agents:
         """Give the agents' pods that are followed, as namespace/name."""
         return list(self._tasks)
 
+    def missing(self, listed: Collection[str]) -> list[tuple[str, str]]:
+        """Give pod (namespace/name) and UID of the agents that are known and not in a list."""
+        return self._latest.missing(listed)
+
     def forget(self, node: str) -> None:
         """Drop what agents reported whose pods are gone: a node that comes back under its name is another one."""
         ageing = self._ageing.pop(node, None)
@@ -120,15 +124,13 @@ class Agents:
 
     def apply(self, type_: str | None, body: Mapping[str, Any]) -> None:
         """Follow or leave an agent, after an event of its pod."""
-        if self._closed or (type_ != "DELETED" and body["metadata"].get("uid") in self._gone):
-            return
         meta, status, spec = body["metadata"], body.get("status") or {}, body.get("spec") or {}
         pod = f"{meta['namespace']}/{meta['name']}"
+        if self._closed or not self._latest.take(type_, pod, meta):
+            return
         address, node = status.get("podIP"), spec.get("nodeName")
         gone = type_ == "DELETED" or "deletionTimestamp" in meta or status.get("phase") in ("Failed", "Succeeded")
         wanted = None if gone or not address or not node else Endpoint(pod, node, address)
-        if type_ == "DELETED" and "uid" in meta:
-            self._gone.add(meta["uid"])
         known = self._tasks.get(pod)
         if known is not None and known[0] == wanted:
             return

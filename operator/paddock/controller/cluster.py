@@ -35,6 +35,7 @@ STRATEGIC = "application/strategic-merge-patch+json"
 DEPLOYMENTS = f"/apis/{GROUP}/{VERSION}/modeldeployments"
 GPUS = f"/apis/{GROUP}/{VERSION}/gpus"
 POLICIES = f"/apis/{GROUP}/{VERSION}/placementpolicies"
+RUNTIME_CLASSES = "/apis/node.k8s.io/v1/runtimeclasses"
 TIMEOUT = 30.0
 """Seconds that one request may take."""
 
@@ -208,6 +209,11 @@ class Cluster:
     async def list(self, path: str, params: Mapping[str, str] | None = None) -> list[JSON]:
         """Read all objects of a list."""
         return [item async for page in self.pages(path, params) for item in page]
+
+    async def is_gone(self, path: str, name: str, uid: str | None = None) -> bool:
+        """Ask whether an object does not exist (with `uid`: that very one): a list may be older than an event."""
+        there = await self.list(path, {"fieldSelector": f"metadata.name={name}"})
+        return all(uid is not None and one["metadata"]["uid"] != uid for one in there)
 
     async def post(self, path: str, body: JSON) -> JSON:
         """Create an object."""

@@ -16,7 +16,7 @@ from paddock.controller import credentials
 from paddock.controller.agents import Agents
 from paddock.controller.beside import moved_between
 from paddock.controller.claims import Claims
-from paddock.controller.cluster import GPUS, JSON, Cluster, ClusterError, namespaced
+from paddock.controller.cluster import GPUS, JSON, RUNTIME_CLASSES, Cluster, ClusterError, namespaced
 from paddock.controller.events import Events
 from paddock.controller.health import Health
 from paddock.controller.ledger import Ledger
@@ -163,33 +163,40 @@ class Controller:
         agents = {"labelSelector": f"{Label.COMPONENT}={Label.NODE_AGENT}"}
         nodes, classes, gpus, agent_pods, _ = await asyncio.gather(
             self.cluster.list("/api/v1/nodes"),
-            self.cluster.list("/apis/node.k8s.io/v1/runtimeclasses"),
+            self.cluster.list(RUNTIME_CLASSES),
             self.cluster.list(GPUS),
             self.cluster.list(namespaced("pods", self.settings.namespace), agents),
             self.policies.read(),
         )
         await self._take_fleet(nodes, gpus)
-        self.world.runtime_classes = {one["metadata"]["name"] for one in classes}
+        await self._take_classes(classes)
         await self._take_agents(agent_pods)
+
+    async def _take_classes(self, classes: list[JSON]) -> None:
+        for one in classes:
+            self.runtime_class_event(None, one)
+        for name, uid in self.world.latest_classes.missing({one["metadata"]["name"] for one in classes}):
+            if await self.cluster.is_gone(RUNTIME_CLASSES, name, uid):
+                self.runtime_class_event("DELETED", {"metadata": {"name": name, "uid": uid}})
 
     async def _take_agents(self, pods: list[JSON]) -> None:
         for pod in pods:
             self.agents.apply(None, pod)
         namespace = self.settings.namespace
-        listed = {f"{namespace}/{pod['metadata']['name']}" for pod in pods}
-        for name in [pod.partition("/")[2] for pod in self.agents.pods() if pod not in listed]:
-            if await self._sweeps.is_gone(namespaced("pods", namespace), name):
-                self.agents.apply("DELETED", {"metadata": {"namespace": namespace, "name": name}})
+        for pod_, uid in self.agents.missing({f"{namespace}/{pod['metadata']['name']}" for pod in pods}):
+            name = pod_.partition("/")[2]
+            if await self.cluster.is_gone(namespaced("pods", namespace), name, uid):
+                self.agents.apply("DELETED", {"metadata": {"namespace": namespace, "name": name, "uid": uid}})
 
     async def _take_fleet(self, nodes: list[JSON], gpus: list[JSON]) -> None:
-        for name in self.world.nodes.keys() - {node["metadata"]["name"] for node in nodes}:
-            if await self._sweeps.is_gone("/api/v1/nodes", name):
-                self.node_event("DELETED", {"metadata": {"name": name}})
         for node in nodes:
             self.node_event(None, node)
-        for name in self.ledger.seed(gpus):
-            if await self._sweeps.is_gone(GPUS, name):
-                self.ledger.forget(name)
+        for name, uid in self.world.latest_nodes.missing({node["metadata"]["name"] for node in nodes}):
+            if await self.cluster.is_gone("/api/v1/nodes", name, uid):
+                self.node_event("DELETED", {"metadata": {"name": name, "uid": uid}})
+        for name, uid in self.ledger.seed(gpus):
+            if await self.cluster.is_gone(GPUS, name, uid):
+                self.ledger.forget(name, uid)
 
     async def _take_pods(self) -> None:
         there = set()
@@ -199,7 +206,7 @@ class Controller:
                 self.pod_event(None, pod)
         for replica in self.world.replicas.values():
             path = namespaced("pods", replica.namespace)
-            if replica.uid not in there and await self._sweeps.is_gone(path, replica.name, replica.uid):
+            if replica.uid not in there and await self.cluster.is_gone(path, replica.name, replica.uid):
                 self._pod_gone(replica)
 
     async def _take_deployments(self) -> None:
@@ -210,7 +217,7 @@ class Controller:
                 self.deployment_event(None, one)
         for known in self.world.deployments.values():
             path = namespaced("modeldeployments", known.namespace, None, GROUP_PATH)
-            if known.uid not in there and await self._sweeps.is_gone(path, known.name, known.uid):
+            if known.uid not in there and await self.cluster.is_gone(path, known.name, known.uid):
                 meta = {"namespace": known.namespace, "name": known.name, "uid": known.uid}
                 self.deployment_event("DELETED", {"metadata": meta})
 
@@ -281,7 +288,7 @@ class Controller:
         """Note a change of a GPU object; one that somebody else changed is put right again."""
         name = body["metadata"]["name"]
         if type_ == "DELETED":
-            self.ledger.forget(name)
+            self.ledger.forget(name, body["metadata"]["uid"])
             self.queue.add((NODE, (body.get("status") or {}).get("node", "")))
         else:
             self.ledger.apply(body)
@@ -301,13 +308,13 @@ class Controller:
 
     def node_event(self, type_: str | None, body: Mapping[str, Any]) -> None:
         """Note a change of a Node; heartbeats that change nothing we look at wake nobody."""
-        name = body["metadata"]["name"]
+        name, latest = body["metadata"]["name"], self.world.latest_nodes
+        another = latest.is_another(name, body["metadata"]["uid"])
+        if not latest.take(type_, name, body["metadata"]):
+            return
+        if type_ == "DELETED" or another:
+            self._forget_node(name)
         if type_ == "DELETED":
-            if self.world.nodes.pop(name, None) is not None:
-                self._reports.pop(name, None)
-                self.agents.forget(name)
-                self.models.forget_node(name)
-                self.queue.add((NODE, name))
             return
         node = node_of(body)
         before = self.world.nodes.get(name)
@@ -322,9 +329,18 @@ class Controller:
         if before != node:
             self._fleet_changed()
 
+    def _forget_node(self, name: str) -> None:
+        self.world.nodes.pop(name, None)
+        self._reports.pop(name, None)
+        self.agents.forget(name)
+        self.models.forget_node(name)
+        self.queue.add((NODE, name))
+
     def runtime_class_event(self, type_: str | None, body: Mapping[str, Any]) -> None:
         """Note that a RuntimeClass came or went: devices can be given to pods that could not be, or the reverse."""
         name, known = body["metadata"]["name"], self.world.runtime_classes
+        if not self.world.latest_classes.take(type_, name, body["metadata"]):
+            return
         if (type_ != "DELETED") != (name in known):
             known ^= {name}
             self._fleet_changed()
@@ -445,6 +461,8 @@ class Controller:
                 await self._take_node(name)
             case _:
                 await self._reconciler.look(name)
+                if self.world.deployments.get(name) is None:
+                    await self._sweeps.left_by(name)
         if self.first_decision is None:
             self.first_decision = time.monotonic() - self.started
             log.info("first decision after %.2f s", self.first_decision)

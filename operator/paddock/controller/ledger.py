@@ -17,7 +17,7 @@ from paddock.api.gpu import Apart, GPUSpec, GPUStatus, Learned, Reservation
 from paddock.api.vocabulary import API_VERSION
 from paddock.controller.cluster import GPUS, JSON, Cluster, ClusterError
 from paddock.controller.settings import Settings
-from paddock.controller.store import gpu_spec_of, older
+from paddock.controller.store import Tombstones, gpu_spec_of, older
 from paddock.core.fleet import Device, Fleet, Node, device_of
 from paddock.core.health import withheld
 from paddock.core.inventory import merge
@@ -43,7 +43,7 @@ class Entry:
         """Note in `stale` whenever its device is another one."""
         self.name, self._stale = name, stale
         self._device: Device | None = None
-        self.version = ""
+        self.uid, self.version = "", ""
         self.spec = GPUSpec()
         """What the owner of the fleet says; never written here."""
         self.doubt: str | None = None
@@ -143,6 +143,7 @@ class Ledger:
         """Puts on a device what others know of its node; see `renew`."""
         self._reserve, self._host_budget = settings.reserve_bytes, settings.host_budget
         self._entries: dict[str, Entry] = {}
+        self._gone = Tombstones()
         self._stale: set[str] = set()
         """GPUs that are not any more what the fleet has."""
         self._fleet = Fleet(reserve=self._reserve, host_budget=self._host_budget)
@@ -159,22 +160,24 @@ class Ledger:
 
     # -- what is stored ------------------------------------------------------------------------------------------
 
-    def seed(self, objects: Iterable[Mapping[str, Any]]) -> list[str]:
-        """Take over all GPU objects; gives those that are known and not among them."""
+    def seed(self, objects: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
+        """Take over all GPU objects; gives name and UID of those that are known and not among them."""
         names = set()
         for body in objects:
             names.add(body["metadata"]["name"])
             self.apply(body)
-        return [name for name in set(self._entries) - names if self._entries[name].stored is not None]
+        return [(name, entry.uid) for name, entry in self._entries.items() if name not in names and entry.uid]
 
     def apply(self, body: Mapping[str, Any]) -> None:
         """Take over one GPU object, unless a newer state of it is known; tells `lost` whom somebody took off it."""
         meta = body["metadata"]
+        if meta["uid"] in self._gone:
+            return
         entry = self._entries.setdefault(meta["name"], Entry(meta["name"], self._stale))
         version = meta.get("resourceVersion", "")
         if older(version, entry.version):
             return
-        entry.version = version
+        entry.uid, entry.version = meta["uid"], version
         status = body.get("status")
         before, pods = (entry.stored, entry.spec), entry.pods
         entry.spec = gpu_spec_of(body)
@@ -202,11 +205,13 @@ class Ledger:
         if not places:
             self._places.pop(pod, None)
 
-    def forget(self, name: str) -> None:
-        """Drop a GPU object that was deleted; tells `lost` the pods that were on it."""
-        entry = self._entries.pop(name, None)
-        if entry is None:
+    def forget(self, name: str, uid: str) -> None:
+        """Drop a GPU object that was deleted, not a later one of its name; tells `lost` the pods that were on it."""
+        self._gone.add(uid)
+        entry = self._entries.get(name)
+        if entry is None or entry.uid != uid:
             return
+        del self._entries[name]
         self._stale.add(name)
         for pod in entry.pods | entry.adding.keys():
             self._not_there(pod, name)
@@ -432,8 +437,9 @@ class Ledger:
 
     async def delete(self, name: str) -> None:
         """Remove the GPU object of a device whose node is gone."""
-        await self._cluster.delete(f"{GPUS}/{name}")
-        self.forget(name)
+        uid = self._entries[name].uid
+        await self._cluster.delete(f"{GPUS}/{name}", uid)
+        self.forget(name, uid)
 
     async def _create(self, entry: Entry) -> None:
         body: JSON = {"apiVersion": API_VERSION, "kind": "GPU", "metadata": {"name": entry.name}}
@@ -483,7 +489,7 @@ class Ledger:
     async def _after_error(self, entry: Entry, error: ClusterError) -> None:
         """After a lost race: read the object, and give up what does not fit beside the winner's reservations."""
         if error.not_found:
-            self.forget(entry.name)
+            self.forget(entry.name, entry.uid)
             raise error
         if not error.conflict:
             raise error

@@ -374,8 +374,8 @@ class Reconciler:
         key = f"{deployment.namespace}/{pod['metadata']['name']}"
         if (problem := await self._book(deployment, record, key)) is not None:
             return problem
-        pod = await self._fetching.equip(pod, deployment, accepted, record)
         try:
+            pod = await self._fetching.equip(pod, deployment, accepted, record)
             body = await self._cluster.post(namespaced("pods", deployment.namespace), pod)
         except ClusterError as error:
             return await self._not_created(deployment, key, error)

@@ -1,7 +1,7 @@
 """What the operator has seen: small indexed stores of parsed objects, fed by lists and watches."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -47,13 +47,47 @@ class Tombstones:
             del self._gone[next(iter(self._gone))]
 
 
+class Latest:
+    """Which state of each object of a kind is known.
+
+    Lists and the answers of writes may be older than events, and events of two objects of one name come in any order:
+    kopf hands each object's events on by itself.
+    """
+
+    def __init__(self) -> None:
+        self._gone = Tombstones()
+        self._known: dict[str, tuple[str, str]] = {}
+
+    def take(self, type_: str | None, key: str, meta: Mapping[str, Any]) -> bool:
+        """Note a state of an object, or its end; False when that is no news of the object that has the key now."""
+        uid: str = meta["uid"]
+        version = meta.get("resourceVersion", "")
+        known_uid, known_version = self._known.get(key, (uid, ""))
+        if type_ == "DELETED":
+            self._gone.add(uid)
+            if known_uid == uid:
+                self._known.pop(key, None)
+            return known_uid == uid
+        if uid in self._gone or version == known_version != "" or older(version, known_version):
+            return False
+        self._known[key] = uid, version
+        return True
+
+    def missing(self, listed: Collection[str]) -> list[tuple[str, str]]:
+        """Give key and UID of those that are known and not in a list: gone, or younger than the list."""
+        return [(key, uid) for key, (uid, _) in self._known.items() if key not in listed]
+
+    def is_another(self, key: str, uid: str) -> bool:
+        """Tell whether an object of this key and another UID is known."""
+        return key in self._known and self._known[key][0] != uid
+
+
 class Deployments:
     """Every ModelDeployment by namespace/name."""
 
     def __init__(self) -> None:
-        self._gone = Tombstones()
+        self._latest = Latest()
         self._all: dict[str, Deployment] = {}
-        self._versions: dict[str, str] = {}
 
     def __len__(self) -> int:
         return len(self._all)
@@ -74,29 +108,22 @@ class Deployments:
         """Take over an object; False when this state of it is known already."""
         meta = body["metadata"]
         key = f"{meta['namespace']}/{meta['name']}"
+        news = self._latest.take(type_, key, meta)
         if type_ == "DELETED":
-            self._gone.add(meta["uid"])
-            known = self._all.get(key)
-            if known is not None and known.uid == meta["uid"]:
-                del self._all[key]
-                self._versions.pop(key, None)
+            if news:
+                self._all.pop(key, None)
             return True
-        if meta["uid"] in self._gone:
-            return False
-        version = meta.get("resourceVersion", "")
-        if self._versions.get(key) == version or older(version, self._versions.get(key, "")):
-            return False
-        self._all[key], self._versions[key] = deployment_of(body), version
-        return True
+        if news:
+            self._all[key] = deployment_of(body)
+        return news
 
 
 class Replicas:
     """Every server pod by namespace/name, with an index by deployment."""
 
     def __init__(self) -> None:
-        self._gone = Tombstones()
+        self._latest = Latest()
         self._all: dict[str, Replica] = {}
-        self._versions: dict[str, str] = {}
         self._of: dict[str, set[str]] = {}
 
     def __len__(self) -> int:
@@ -123,20 +150,15 @@ class Replicas:
         if replica is None:
             return None
         owner = f"{replica.namespace}/{replica.deployment}"
-        version = body["metadata"].get("resourceVersion", "")
+        news = self._latest.take(type_, replica.key, body["metadata"])
         if type_ == "DELETED":
-            self._gone.add(replica.uid)
-            known = self._all.get(replica.key)
-            if known is None or known.uid == replica.uid:
+            if news:
                 self._all.pop(replica.key, None)
-                self._versions.pop(replica.key, None)
                 self._of.get(owner, set()).discard(replica.key)
             return replica
-        if replica.uid in self._gone:
+        if not news:
             return None
-        if self._versions.get(replica.key) == version or older(version, self._versions.get(replica.key, "")):
-            return None
-        self._all[replica.key], self._versions[replica.key] = replica, version
+        self._all[replica.key] = replica
         self._of.setdefault(owner, set()).add(replica.key)
         return replica
 
@@ -248,7 +270,9 @@ class World:
     deployments: Deployments = field(default_factory=Deployments)
     replicas: Replicas = field(default_factory=Replicas)
     nodes: dict[str, Node] = field(default_factory=dict)
+    latest_nodes: Latest = field(default_factory=Latest)
     runtime_classes: set[str] = field(default_factory=set)
+    latest_classes: Latest = field(default_factory=Latest)
     offers: dict[str, tuple[SliceDevice, ...]] = field(default_factory=dict)
     """What drivers for dynamic resource allocation offer, by node."""
     rules: dict[str, Rule] = field(default_factory=dict)

@@ -40,14 +40,23 @@ class Sweeps:
         self._orphans = {key: self._orphans.get(key, moment) for key in found}
         for gpu, pod, since in [key for key, first in self._orphans.items() if moment - first >= age]:
             del self._orphans[gpu, pod, since]
-            namespace, _, name = pod.partition("/")
-            gone = pod in self._world.replicas or await self.is_gone(namespaced("pods", namespace), name)
-            # Meanwhile the pod may have been made anew, in the same place or in another.
-            if gone and not self._rightful(gpu, pod):
-                log.info("reservation of %s on %s taken back: there is no such pod there", pod, gpu)
-                replica = self._world.replicas.get(pod)
-                keep = replica.record.gpu if replica and replica.record else None
-                await self._ledger.release(pod, keep=keep, since=since)
+            await self._take_back(gpu, pod, since)
+
+    async def left_by(self, deployment: str) -> None:
+        """Take back what a deployment (namespace/name) that is gone had booked for pods that were not made."""
+        for gpu, one in self._ledger.reservations():
+            if one.deployment == deployment and not self._rightful(gpu, one.pod):
+                await self._take_back(gpu, one.pod, one.since)
+
+    async def _take_back(self, gpu: str, pod: str, since: str) -> None:
+        namespace, _, name = pod.partition("/")
+        gone = pod in self._world.replicas or await self._cluster.is_gone(namespaced("pods", namespace), name)
+        # Meanwhile the pod may have been made anew, in the same place or in another.
+        if gone and not self._rightful(gpu, pod):
+            log.info("reservation of %s on %s taken back: there is no such pod there", pod, gpu)
+            replica = self._world.replicas.get(pod)
+            keep = replica.record.gpu if replica and replica.record else None
+            await self._ledger.release(pod, keep=keep, since=since)
 
     def _is_awaited(self, one: Reservation) -> bool:
         """Tell whether the deployment of a reservation is there and may not have been looked at since the start.
@@ -63,11 +72,6 @@ class Sweeps:
         if replica is None:
             return pod in self._world.making
         return replica.record is not None and replica.record.gpu == gpu
-
-    async def is_gone(self, path: str, name: str, uid: str | None = None) -> bool:
-        """Ask whether an object does not exist (with `uid`: that very one): a list may be older than an event."""
-        there = await self._cluster.list(path, {"fieldSelector": f"metadata.name={name}"})
-        return all(uid is not None and one["metadata"]["uid"] != uid for one in there)
 
     async def volumes(self) -> None:
         """Remove the volumes of model roots that no deployment uses any more."""
