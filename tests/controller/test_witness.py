@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
 from paddock.api.report import DeviceProcess, DeviceUse
 from support.client import JSON, eventually, stays
+from support.harness import GPUS
 from support.pretend_agent import GIB, MIB, card
 from support.pretend_kubelet import record_of
 from support.site import GPU
@@ -210,14 +212,19 @@ def test_a_pair_stays_apart_when_the_operator_is_restarted(site: Site) -> None:
 
 
 def test_a_device_that_nobody_gets_is_not_given_away_by_the_next_operator(site: Site) -> None:
-    site.operator(quarantine_seconds=8)
+    site.operator(quarantine_seconds=300)
     site.node(devices=CARDS)
     show(site)
     three_go_astray(site)
     show(site)
-    site.operator(quarantine_seconds=9)
+    site.operator(quarantine_seconds=301)
     site.settle()
     assert site.gpu_ready(SECOND_GPU)["reason"] == "RepeatedMismatch"
+    site.plane.stop_operators()
+    soon = (datetime.now(UTC) + timedelta(seconds=3)).isoformat(timespec="seconds")
+    apart = [{**one, "until": soon} for one in site.gpu(SECOND_GPU)["apart"]]
+    site.client.do("PATCH", f"{GPUS}/{SECOND_GPU}/status", {"status": {"apart": apart}})
+    site.operator(quarantine_seconds=300)
     eventually(lambda: site.gpu_ready(SECOND_GPU)["status"] == "True", what="and it ends by itself")
     eventually(lambda: not site.gpu(SECOND_GPU).get("apart"))
 
