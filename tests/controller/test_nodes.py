@@ -197,3 +197,25 @@ def test_a_runtime_class_that_comes_later_is_seen_at_once(site: Site) -> None:
         site.wait_for("Available", "True", "Serving")
     finally:
         site.client.delete(f"{path}/later")
+
+
+def test_a_gpu_of_which_nothing_could_be_written_goes_with_its_node_and_not_before(site: Site) -> None:
+    """An operator ended between making the object and writing what it knows; one that a user made stays."""
+    site.operator()
+    site.node()
+    meta = {"annotations": {"paddock.dev/node": "node1"}}
+    body = {"apiVersion": "paddock.dev/v1alpha1", "kind": "GPU"}
+    site.plane.stop_operators()
+    site.client.delete(f"{GPUS}/{GPU}")
+    for name in (GPU, "node1-0000-77-00-0"):
+        site.client.do("POST", GPUS, {**body, "metadata": {**meta, "name": name}})
+    site.client.do("POST", GPUS, {**body, "metadata": {"name": "of-a-user"}, "spec": {"reserve": "1Gi"}})
+    site.another_operator()
+    eventually(lambda: site.gpu()["node"] == "node1", what="what is there is written")
+    eventually(lambda: site.client.get(f"{GPUS}/node1-0000-77-00-0") is None, what="what is not there is removed")
+    site.plane.stop_operators()
+    site.client.do("POST", GPUS, {**body, "metadata": {**meta, "name": "node1-0000-77-00-0"}})
+    site.plane.remove_node("node1")
+    site.another_operator()
+    eventually(lambda: [one["metadata"]["name"] for one in site.client.items(GPUS)] == ["of-a-user"], 20)
+    site.client.delete(f"{GPUS}/of-a-user")

@@ -51,7 +51,7 @@ class Annotation:
     HOST_BUDGET = f"{GROUP}/host-budget"
     """On a Node: host memory that models may have there: Auto, Unlimited or a quantity."""
     NODE = f"{GROUP}/node"
-    """On a claim of a node's cache: the node."""
+    """On a GPU: the node for which the operator made it. On a claim of a node's cache: the node."""
     TRUSTED = f"{GROUP}/trusted-certificates"
     """On a Pod that fetches: certificates that it trusts beside the usual ones, as PEM."""
     FETCHES = f"{GROUP}/fetches"

@@ -296,6 +296,8 @@ class Controller:
             status = self.ledger.status(name)
             if status is not None and status.node not in self.world.nodes and not status.reservations:
                 node = status.node
+            elif status is None and (made_for := dict(self.ledger.bare()).get(name)) not in self.world.nodes:
+                node = made_for
             if node is not None:
                 self.queue.add((NODE, node))
 
@@ -500,7 +502,8 @@ class Controller:
                     await self.agents.trust(await self._secret())
                     await self._sweeps.volumes()
                     await self._miss_services()
-                    for node in {status.node for status in self.ledger.stored().values()}:
+                    bare = {node for _, node in self.ledger.bare()}
+                    for node in bare | {status.node for status in self.ledger.stored().values()}:
                         self.queue.add((NODE, node))
                     limit = waits.pop(0) if waits else self.settings.resync_seconds
                     handed_back = -MANY_LOOKS

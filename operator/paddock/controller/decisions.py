@@ -7,8 +7,9 @@ from paddock.api.gpu import Reservation
 from paddock.api.modeldeployment import ModelDeploymentSpec, Need, ServingSpec
 from paddock.api.vocabulary import Reason
 from paddock.controller.claims import new_name
+from paddock.controller.clock import now
 from paddock.controller.found import Found
-from paddock.controller.ledger import Ledger, now
+from paddock.controller.ledger import Ledger
 from paddock.controller.needs import need
 from paddock.controller.settings import Settings
 from paddock.controller.store import World

@@ -1,13 +1,14 @@
 """From a node's reports to its GPU objects: what is there, what is wrong with it, and who else uses it."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from paddock.api.gpu import GPUStatus
 from paddock.api.report import NodeReport
 from paddock.api.vocabulary import Reason
+from paddock.controller.clock import now
 from paddock.controller.doubts import Doubts
-from paddock.controller.ledger import Ledger, now
+from paddock.controller.ledger import Ledger
 from paddock.controller.settings import Settings
 from paddock.controller.store import World
 from paddock.controller.witnesses import Witnesses
@@ -60,7 +61,7 @@ class Health:
         stored = {name: status for name, status in self._ledger.stored().items() if status.node == node}
         known = self._world.nodes.get(node)
         if known is None:
-            await self._take_gone(stored)
+            await self._take_gone(node, stored)
             return None
         if not known.ready:
             await self._all(stored, Reason.NODE_NOT_READY, "Kubernetes says that its node is not Ready")
@@ -72,13 +73,20 @@ class Health:
             return None
         return await self._take_report(node, report, stored)
 
-    async def _take_gone(self, stored: dict[str, GPUStatus]) -> None:
+    async def _take_gone(self, node: str, stored: dict[str, GPUStatus]) -> None:
         for name, status in stored.items():
             if not status.reservations:
                 log.info("GPU %s removed: its node is gone", name)
                 await self._ledger.delete(name)
             else:
                 await self._write(name, not_ready(status, Reason.NODE_GONE, "its node is gone", now()))
+        await self._remove_bare(node, ())
+
+    async def _remove_bare(self, node: str, kept: Collection[str]) -> None:
+        """Remove what was made for a device that went before anything was written of it."""
+        for name in [name for name, made_for in self._ledger.bare() if made_for == node and name not in kept]:
+            log.info("GPU %s removed: nothing is known of it", name)
+            await self._ledger.delete(name)
 
     async def _all(self, stored: dict[str, GPUStatus], reason: Reason, message: str) -> None:
         for name, status in stored.items():
@@ -99,6 +107,7 @@ class Health:
                 else (Reason.NOT_LISTED, "the node's agent does not list it any more")
             )
             await self._write(name, not_ready(stored[name], reason, message, now()))
+        await self._remove_bare(node, observed)
         return set(observed)
 
     def _begin_anew(

@@ -5,126 +5,24 @@ off when the pod object is gone: two operators at once cannot book a byte twice.
 the same time go into one write.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
-from functools import reduce
 from typing import Any
 
 from paddock.api.disruption import Promise
-from paddock.api.gpu import Apart, GPUSpec, GPUStatus, Learned, Reservation
-from paddock.api.vocabulary import API_VERSION
+from paddock.api.gpu import Apart, GPUStatus, Learned, Reservation
+from paddock.api.vocabulary import API_VERSION, Annotation
 from paddock.controller.cluster import GPUS, JSON, Cluster, ClusterError
+from paddock.controller.entry import Entry
 from paddock.controller.settings import Settings
 from paddock.controller.store import Tombstones, gpu_spec_of, older
 from paddock.core.fleet import Device, Fleet, Node, device_of
-from paddock.core.health import withheld
-from paddock.core.inventory import merge
-from paddock.core.overhead import learn
-from paddock.core.quantity import mebibytes
 
 log = logging.getLogger("paddock.ledger")
 
 
-def now() -> str:
-    """Give the time in RFC 3339, in seconds."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 class ConflictError(Exception):
     """Somebody else took the room meanwhile: decide again."""
-
-
-class Entry:
-    """One GPU object: as stored, as observed, and what is to be added or taken off."""
-
-    def __init__(self, name: str, stale: set[str]) -> None:
-        """Note in `stale` whenever its device is another one."""
-        self.name, self._stale = name, stale
-        self._device: Device | None = None
-        self.uid, self.version = "", ""
-        self.spec = GPUSpec()
-        """What the owner of the fleet says; never written here."""
-        self.doubt: str | None = None
-        """Why nothing new is placed on it though it is in order."""
-        self.apart: list[Apart] | None = None
-        """Who gets nothing here for a while; None: those who are stored."""
-        self.stored: GPUStatus | None = None
-        self.observed: GPUStatus | None = None
-        self.adding: dict[str, Reservation] = {}
-        self.removing: dict[str, str] = {}
-        """Since when the reservation was made that is taken off, by pod: never a later one of the same pod."""
-        self.promising: dict[str, Promise] = {}
-        self.withdrawing: dict[str, str] = {}
-        """Since when the promise was made that is taken back, by pod."""
-        self.pods: frozenset[str] = frozenset()
-        """Pods with a stored reservation."""
-        self.learned: list[Learned] = []
-        """What was seen of servers and is not stored yet."""
-        self.facts: set[str] = set()
-        """Pods among `adding` that exist already: their reservation was lost, and is no question of room."""
-        self.lock = asyncio.Lock()
-
-    @property
-    def device(self) -> Device | None:
-        """As the fleet has it; None after a change."""
-        return self._device
-
-    @device.setter
-    def device(self, device: Device | None) -> None:
-        self._device = device
-        if device is None:
-            self._stale.add(self.name)
-
-    @property
-    def reservations(self) -> list[Reservation]:
-        """What counts now: stored, less what is being removed, and what is being added."""
-        stored = self.stored.reservations if self.stored else []
-        kept = [one for one in stored if self.removing.get(one.pod) != one.since and one.pod not in self.adding]
-        return [*kept, *self.adding.values()]
-
-    @property
-    def promises(self) -> list[Promise]:
-        """What is promised now; a promise ends with the reservation that it becomes."""
-        stored = self.stored.promises if self.stored else []
-        kept = [one for one in stored if self.withdrawing.get(one.pod) != one.since and one.pod not in self.promising]
-        booked = {one.pod for one in self.reservations}
-        return [one for one in (*kept, *self.promising.values()) if one.pod not in booked]
-
-    @property
-    def last_disruption(self) -> Promise | None:
-        """The last promise for which somebody was asked to leave."""
-        stored = self.stored.last_disruption if self.stored else None
-        return next((one for one in self.promising.values() if one.leaving), stored)
-
-    def removed(self) -> None:
-        """Forget what was to be taken off and is stored no more; not earlier, a write may be on its way with it."""
-        promised = {one.pod: one.since for one in self.stored.promises} if self.stored else {}
-        self.withdrawing = {pod: since for pod, since in self.withdrawing.items() if promised.get(pod) == since}
-        there = {one.pod: one.since for one in self.stored.reservations} if self.stored else {}
-        self.removing = {pod: since for pod, since in self.removing.items() if there.get(pod) == since}
-
-    def wanted(self) -> GPUStatus | None:
-        """Give the status that should be stored; None while nothing is known."""
-        base = self.observed if self.observed is not None else self.stored
-        if base is None:
-            return None
-        merged = withheld(merge(base, self.stored), self.spec, self.doubt, self.stored, now())
-        reservations = sorted(self.reservations, key=lambda one: one.pod)
-        return merged.model_copy(
-            update={
-                "learned": reduce(learn, self.learned, merged.learned),
-                "reservations": reservations,
-                "promises": sorted(self.promises, key=lambda one: one.pod),
-                "apart": merged.apart if self.apart is None else self.apart,
-                "last_disruption": self.last_disruption,
-                "deployments": sorted({one.deployment for one in reservations}),
-                "memory": merged.memory.model_copy(
-                    update={"reserved": mebibytes(sum(one.bytes for one in reservations))}
-                ),
-            }
-        )
 
 
 class Ledger:
@@ -178,6 +76,7 @@ class Ledger:
         if older(version, entry.version):
             return
         entry.uid, entry.version = meta["uid"], version
+        entry.made_for = (meta.get("annotations") or {}).get(Annotation.NODE, "")
         status = body.get("status")
         before, pods = (entry.stored, entry.spec), entry.pods
         entry.spec = gpu_spec_of(body)
@@ -227,6 +126,10 @@ class Ledger:
     def stored(self) -> dict[str, GPUStatus]:
         """Give every GPU's stored status by name."""
         return {name: entry.stored for name, entry in self._entries.items() if entry.stored is not None}
+
+    def bare(self) -> list[tuple[str, str]]:
+        """Give name and node of the GPU objects that were made for a node and have no status: a write failed then."""
+        return [(one.name, one.made_for) for one in self._entries.values() if one.made_for and one.stored is None]
 
     def disturbed(self, name: str) -> str | None:
         """Give the node of a GPU whose object is not what it should be, though nobody here is changing it."""
@@ -442,7 +345,9 @@ class Ledger:
         self.forget(name, uid)
 
     async def _create(self, entry: Entry) -> None:
-        body: JSON = {"apiVersion": API_VERSION, "kind": "GPU", "metadata": {"name": entry.name}}
+        node = entry.observed.node if entry.observed is not None else ""
+        meta = {"name": entry.name, "annotations": {Annotation.NODE: node}}
+        body: JSON = {"apiVersion": API_VERSION, "kind": "GPU", "metadata": meta}
         try:
             self.apply(await self._cluster.post(GPUS, body))
         except ClusterError as error:

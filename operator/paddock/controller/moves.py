@@ -15,8 +15,9 @@ from datetime import datetime
 
 from paddock.api.disruption import Disruption, Leaving, Promise
 from paddock.api.vocabulary import Reason
+from paddock.controller.clock import now
 from paddock.controller.decisions import candidates_of, request_with
-from paddock.controller.ledger import ConflictError, now
+from paddock.controller.ledger import ConflictError
 from paddock.controller.parts import Parts
 from paddock.controller.settings import Settings
 from paddock.controller.store import World

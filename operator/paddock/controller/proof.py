@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from paddock.api.gpu import Learned
 from paddock.api.vocabulary import READINESS_GATE, Reason
+from paddock.controller.clock import now
 from paddock.controller.cluster import STRATEGIC, Cluster, ClusterError, namespaced
-from paddock.controller.ledger import now
 from paddock.controller.parts import Parts
 from paddock.controller.store import Replicas
 from paddock.controller.witnesses import subject_of

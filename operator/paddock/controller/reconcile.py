@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from paddock.api.vocabulary import Reason
+from paddock.controller.clock import now
 from paddock.controller.cluster import Cluster, ClusterError, deployment_path, namespaced
 from paddock.controller.contexts import Settled, scene_of, settle, with_hint
 from paddock.controller.decisions import (
@@ -25,7 +26,7 @@ from paddock.controller.decisions import (
     spec_refusal,
 )
 from paddock.controller.fetching import Fetching
-from paddock.controller.ledger import ConflictError, now
+from paddock.controller.ledger import ConflictError
 from paddock.controller.moves import Moves
 from paddock.controller.parts import Parts
 from paddock.controller.pauses import Pauses
