@@ -11,16 +11,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from paddock.api.report import NodeReport
-from paddock.api.vocabulary import API_VERSION, Label
+from paddock.api.vocabulary import Label
 from paddock.controller import credentials
 from paddock.controller.agents import Agents
 from paddock.controller.beside import moved_between
 from paddock.controller.claims import Claims
-from paddock.controller.cluster import GPUS, JSON, RUNTIME_CLASSES, Cluster, ClusterError, namespaced
+from paddock.controller.cluster import Cluster, ClusterError
 from paddock.controller.events import Events
 from paddock.controller.health import Health
 from paddock.controller.ledger import Ledger
 from paddock.controller.lent import Lent
+from paddock.controller.listing import Listing
 from paddock.controller.lists import Lists
 from paddock.controller.memory import hand_back_memory
 from paddock.controller.models import Models
@@ -38,7 +39,6 @@ from paddock.core.replica import Replica
 log = logging.getLogger("paddock.controller")
 Key = tuple[str, str]
 DEPLOYMENT, RELEASE, NODE = "deployment", "release", "node"
-GROUP_PATH = f"/apis/{API_VERSION}"
 BUSY_PAUSE = 0.3
 """Seconds until a deployment that has its pod is looked at again while others wait for theirs."""
 POSITION_PAUSE = 1.0
@@ -61,6 +61,7 @@ class Controller:
         self.cluster, self.settings, self.world = cluster, settings, World()
         # kopf also watches the operator's own namespace, for the agents.
         self._lists = Lists(cluster, settings.watch_namespaces)
+        self._listing = Listing(self, self._lists)
         self.queue: WorkQueue[Key] = WorkQueue()
         self.ledger = Ledger(cluster, settings, self._fleet_changed, self._reservations_lost)
         self._lent = Lent(cluster, self.world, self.ledger, self.look_after)
@@ -121,12 +122,12 @@ class Controller:
             more = (self.volumes, self.events, self._health, self.claims, self._lent, self._fleet_changed)
             parts = Parts(self.ledger, self.models, *more)
             self._reconciler = Reconciler(self.cluster, settings, self.world, parts, self.look_after, self.look_later)
-        await self._list_fleet()
+        await self._listing.fleet()
         self._health.doubts.resume()
-        await self._take_pods()
+        await self._listing.pods()
         # From here on each deployment is looked at as soon as its page is read.
         self._tasks = self._tasks or [asyncio.create_task(self._work()) for _ in range(self.settings.workers)]
-        await self._take_deployments()
+        await self._listing.deployments()
         self.synced = time.monotonic()
 
     async def _secret(self) -> credentials.Credentials:
@@ -146,9 +147,9 @@ class Controller:
 
     async def _list_all(self) -> None:
         """Read everything once. Pods before deployments, so that no deployment seems to lack a pod that exists."""
-        await self._list_fleet()
-        await self._take_pods()
-        await self._take_deployments()
+        await self._listing.fleet()
+        await self._listing.pods()
+        await self._listing.deployments()
         self.synced = time.monotonic()
 
     async def _miss_services(self) -> None:
@@ -157,69 +158,6 @@ class Controller:
         for key in self._reconciler.services.miss(present, self.world.deployments.values()):
             log.warning("%s: its Service is gone, and is made anew", key)
             self.queue.add((DEPLOYMENT, key))
-
-    async def _list_fleet(self) -> None:
-        """Read nodes, GPUs, RuntimeClasses and where the agents are."""
-        agents = {"labelSelector": f"{Label.COMPONENT}={Label.NODE_AGENT}"}
-        nodes, classes, gpus, agent_pods, _ = await asyncio.gather(
-            self.cluster.list("/api/v1/nodes"),
-            self.cluster.list(RUNTIME_CLASSES),
-            self.cluster.list(GPUS),
-            self.cluster.list(namespaced("pods", self.settings.namespace), agents),
-            self.policies.read(),
-        )
-        await self._take_fleet(nodes, gpus)
-        await self._take_classes(classes)
-        await self._take_agents(agent_pods)
-
-    async def _take_classes(self, classes: list[JSON]) -> None:
-        for one in classes:
-            self.runtime_class_event(None, one)
-        for name, uid in self.world.latest_classes.missing({one["metadata"]["name"] for one in classes}):
-            if await self.cluster.is_gone(RUNTIME_CLASSES, name, uid):
-                self.runtime_class_event("DELETED", {"metadata": {"name": name, "uid": uid}})
-
-    async def _take_agents(self, pods: list[JSON]) -> None:
-        for pod in pods:
-            self.agents.apply(None, pod)
-        namespace = self.settings.namespace
-        for pod_, uid in self.agents.missing({f"{namespace}/{pod['metadata']['name']}" for pod in pods}):
-            name = pod_.partition("/")[2]
-            if await self.cluster.is_gone(namespaced("pods", namespace), name, uid):
-                self.agents.apply("DELETED", {"metadata": {"namespace": namespace, "name": name, "uid": uid}})
-
-    async def _take_fleet(self, nodes: list[JSON], gpus: list[JSON]) -> None:
-        for node in nodes:
-            self.node_event(None, node)
-        for name, uid in self.world.latest_nodes.missing({node["metadata"]["name"] for node in nodes}):
-            if await self.cluster.is_gone("/api/v1/nodes", name, uid):
-                self.node_event("DELETED", {"metadata": {"name": name, "uid": uid}})
-        for name, uid in self.ledger.seed(gpus):
-            if await self.cluster.is_gone(GPUS, name, uid):
-                self.ledger.forget(name, uid)
-
-    async def _take_pods(self) -> None:
-        there = set()
-        async for page in self._lists.pages("pods", "/api/v1", {"labelSelector": f"{Label.COMPONENT}={Label.SERVER}"}):
-            for pod in page:
-                there.add(pod["metadata"]["uid"])
-                self.pod_event(None, pod)
-        for replica in self.world.replicas.values():
-            path = namespaced("pods", replica.namespace)
-            if replica.uid not in there and await self.cluster.is_gone(path, replica.name, replica.uid):
-                self._pod_gone(replica)
-
-    async def _take_deployments(self) -> None:
-        there = set()
-        async for page in self._lists.pages("modeldeployments", GROUP_PATH):
-            for one in page:
-                there.add(one["metadata"]["uid"])
-                self.deployment_event(None, one)
-        for known in self.world.deployments.values():
-            path = namespaced("modeldeployments", known.namespace, None, GROUP_PATH)
-            if known.uid not in there and await self.cluster.is_gone(path, known.name, known.uid):
-                meta = {"namespace": known.namespace, "name": known.name, "uid": known.uid}
-                self.deployment_event("DELETED", {"metadata": meta})
 
     # -- events ---------------------------------------------------------------------------------------------------
 
@@ -261,12 +199,13 @@ class Controller:
 
     def _replica_event(self, type_: str | None, replica: Replica) -> None:
         if type_ == "DELETED":
-            self._pod_gone(replica)
+            self.pod_gone(replica)
             return
         self.ledger.set_resident(replica.key, resident=replica.ready)
         self.queue.add((DEPLOYMENT, f"{replica.namespace}/{replica.deployment}"))
 
-    def _pod_gone(self, replica: Replica) -> None:
+    def pod_gone(self, replica: Replica) -> None:
+        """Note that a server's pod is gone."""
         meta = {"namespace": replica.namespace, "name": replica.name, "uid": replica.uid}
         labels = {Label.DEPLOYMENT: replica.deployment, Label.COMPONENT: Label.SERVER}
         self.world.replicas.apply("DELETED", {"metadata": {**meta, "labels": labels}})
