@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddock.controller.cluster import POLICIES, RUNTIME_CLASSES, Cluster, configuration
+from paddock.controller.cluster import POLICIES, RUNTIME_CLASSES, Cluster, ClusterError, configuration
 from paddock.controller.controller import Controller
 from paddock.controller.settings import Settings
 from paddock.controller.store import Latest
 from support.harness import API, GPUS, NAMESPACE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from support.client import JSON
     from support.site import Site
@@ -140,20 +140,27 @@ class Story:
         assert known(controller) == {"comes", "again"}, "what events did not tell, lists do"
 
 
+@contextlib.asynccontextmanager
+async def started(site: Site) -> AsyncIterator[tuple[Slow, Controller]]:
+    """Give a controller that is told only what the test tells it."""
+    cluster = Slow(await configuration(str(site.plane.kubeconfig)))
+    controller = Controller(cluster, Settings.from_environment(site.plane.environment(listen="")))
+    try:
+        await controller.start()
+        yield cluster, controller
+    finally:
+        await controller.stop()
+        await cluster.close()
+
+
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_what_changes_while_a_list_is_read_is_as_the_events_say(site: Site, kind: str) -> None:
     story = Story(site, kind)
     site.plane.stop_operators()
 
     async def play() -> None:
-        cluster = Slow(await configuration(str(site.plane.kubeconfig)))
-        controller = Controller(cluster, Settings.from_environment(site.plane.environment(listen="")))
-        try:
-            await controller.start()
+        async with started(site) as (cluster, controller):
             await story.play(cluster, controller)
-        finally:
-            await controller.stop()
-            await cluster.close()
 
     try:
         asyncio.run(play())
@@ -161,6 +168,43 @@ def test_what_changes_while_a_list_is_read_is_as_the_events_say(site: Site, kind
         for name in ("stays", "goes", "comes", "again"):
             with contextlib.suppress(AssertionError):
                 story.remove(name)
+
+
+BOOKED = {"pod": "x/one-0", "deployment": "x/one", "uid": "u", "bytes": 1, "since": "2026-01-01T00:00:00Z"}
+
+
+@pytest.mark.parametrize("news", ["of the GPU alone", "that the node is gone, after a booking"])
+def test_a_gpu_is_not_removed_for_what_is_not_known_yet(site: Site, news: str) -> None:
+    """Another operator has made it: for a node that this one has not heard of, or it has booked something on it."""
+    nodes, gpus = Story(site, "nodes"), Story(site, "gpus")
+    site.plane.stop_operators()
+
+    async def play() -> None:
+        async with started(site) as (_, controller):
+            node, made = nodes.make("far"), gpus.make("far-card")
+            memory = {"total": "1Gi", "free": "1Gi", "reserved": "0Mi"}
+            status = {"node": "far", "index": 0, "rawIndex": 0, "name": "CUDA0", "description": "card"}
+            status |= {"type": "Discrete", "backends": ["CUDA"], "memory": memory, "conditions": []}
+            path = f"{GPUS}/far-card/status"
+            body = site.client.do("PATCH", path, {"status": status})
+            if news == "of the GPU alone":
+                controller.gpu_event("ADDED", body)
+            else:
+                controller.node_event("ADDED", node)
+                site.client.do("PATCH", path, {"status": {"reservations": [BOOKED]}})
+                controller.gpu_event("MODIFIED", body)
+                controller.node_event("DELETED", node)
+            with contextlib.suppress(ClusterError):
+                await controller._take_node("far")
+            there = site.client.get(f"{GPUS}/far-card")
+            assert there is not None
+            assert there["metadata"]["uid"] == made["metadata"]["uid"]
+
+    try:
+        asyncio.run(play())
+    finally:
+        gpus.remove("far-card")
+        nodes.remove("far")
 
 
 STEPS = st.lists(st.tuples(st.sampled_from(["ends", "changes", "list"]), st.sampled_from("ab")), max_size=12)

@@ -56,7 +56,7 @@ def reconciler(answers: Answers, world: World) -> tuple[Reconciler, list[tuple[s
     looks: list[tuple[str, float]] = []
     cluster = cast("Cluster", answers)
     ledger = Ledger(cluster, SETTINGS, lambda: None, lambda _: None)
-    health = Health(ledger, world, SETTINGS, lambda _key, _after: None, lambda _: None)
+    health = Health(cluster, ledger, world, SETTINGS, lambda _key, _after: None, lambda _: None)
     parts = Parts(ledger, Mock(), Mock(), Mock(), health, Mock(), Mock(), lambda: None)
     made = Reconciler(cluster, SETTINGS, world, parts, lambda key, after: looks.append((key, after)), lambda _: False)
     return made, looks
@@ -92,7 +92,7 @@ def gpu(version: int, *pods: str, since: str = THEN) -> JSON:
         {"pod": pod, "deployment": pod.rpartition("-")[0], "uid": "u", "bytes": GIB, "since": since} for pod in pods
     ]
     return {
-        "metadata": {"name": "node1-a", "resourceVersion": str(version)},
+        "metadata": {"name": "node1-a", "uid": "one", "resourceVersion": str(version)},
         "status": {
             "node": "node1",
             "index": 0,
@@ -172,10 +172,10 @@ async def test_a_reservation_that_is_given_up_while_it_is_written_does_not_stay(
 
 async def test_a_pod_that_is_made_while_the_sweep_asks_for_it_keeps_its_reservation() -> None:
     class Late(Answers):
-        async def list(self, path: str, params: object = None) -> list[JSON]:
-            self.sent.append(("list", path, params))
+        async def is_gone(self, path: str, name: str, uid: str | None = None) -> bool:
+            self.sent.append(("list", path, (name, uid)))
             made.world.making.add("x/gemma-0")
-            return []
+            return True
 
     cluster = Late()
     made = Controller(cast("Cluster", cluster), SETTINGS)
@@ -183,3 +183,13 @@ async def test_a_pod_that_is_made_while_the_sweep_asks_for_it_keeps_its_reservat
     await made._sweeps.orphans(0.0)
     assert [method for method, *_ in cluster.sent] == ["list"]
     assert [one.pod for _, one in made.ledger.reservations()] == ["x/gemma-0"]
+
+
+async def test_a_pod_of_another_operator_on_a_device_that_is_not_known_yet_is_no_error() -> None:
+    cluster = Answers()
+    ledger = Ledger(cast("Cluster", cluster), SETTINGS, lambda: None, lambda _: None)
+    booking = Reservation(pod="x/gemma-0", deployment="x/gemma", uid="u", bytes=GIB, since=NOW)
+    await ledger.rebook("node1-a", booking)
+    assert ledger.reservations() == cluster.sent == []
+    ledger.apply(gpu(10))
+    assert not ledger.booked("x/gemma-0", "node1-a"), "once it is known its pods are looked at, and booked"

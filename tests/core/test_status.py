@@ -463,3 +463,33 @@ def test_a_patch_takes_off_what_is_absent_now_also_inside_objects() -> None:
     before = {"a": 1, "b": {"c": 1, "d": 2}, "e": [1, 2], "f": {"g": 1}}
     after = {"a": 1, "b": {"d": 3}, "e": [1], "h": {}}
     assert changes(after, before) == {"f": None, "b": {"c": None, "d": 3}, "e": [1], "h": {}}
+
+
+VALUES = st.recursive(
+    st.integers(0, 3), lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3), max_leaves=8
+)
+OBJECTS = st.dictionaries(st.sampled_from("abc"), VALUES, max_size=3)
+
+
+def merged(target: Any, patch: Any) -> Any:
+    """Apply a merge patch, as RFC 7396 has it."""
+    if not isinstance(patch, dict):
+        return patch
+    kept = dict(target) if isinstance(target, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            kept.pop(name, None)
+        else:
+            kept[name] = merged(kept.get(name), value)
+    return kept
+
+
+@given(OBJECTS, OBJECTS, st.sets(st.sampled_from("abc")))
+def test_a_patch_gives_whole_objects_though_somebody_took_them_off_meanwhile(
+    before: dict[str, Any], after: dict[str, Any], taken: set[str]
+) -> None:
+    patch = changes(after, before)
+    assert merged(before, patch) == after
+    stored = merged({name: value for name, value in before.items() if name not in taken}, patch)
+    assert all(stored[name] == after[name] for name in patch if name in after)
+    assert changes(after, after) == {}

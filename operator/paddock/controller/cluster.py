@@ -227,15 +227,18 @@ class Cluster:
         """Change an object."""
         return _parse(await self.request("PATCH", path, body, content_type=content_type))
 
-    async def delete(self, path: str, uid: str | None = None) -> None:
-        """Delete an object; with `uid` only that very one. One that is gone already is no error."""
+    async def delete(self, path: str, uid: str | None = None, version: str | None = None) -> None:
+        """Delete an object; with `uid` only that very one. One that is gone already is no error.
+
+        With `version` (resourceVersion) it raises ClusterError when the object has changed since.
+        """
         body: JSON = {"apiVersion": "v1", "kind": "DeleteOptions"}
-        if uid is not None:
-            body["preconditions"] = {"uid": uid}
+        conditions = {"uid": uid, "resourceVersion": version}
+        body["preconditions"] = {name: value for name, value in conditions.items() if value is not None}
         try:
             await self.request("DELETE", path, body)
         except ClusterError as error:
-            if not error.not_found and not (uid is not None and error.conflict):
+            if not error.not_found and not (version is None and uid is not None and error.conflict):
                 raise
 
     async def log(

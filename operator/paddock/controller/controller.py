@@ -70,7 +70,7 @@ class Controller:
         self.policies = Policies(cluster, self.world.rules, self._fleet_changed)
         self.events = Events(cluster, settings.pod_name)
         self.volumes = Volumes(cluster, self.world.nodes)
-        self._health = Health(self.ledger, self.world, settings, self.look_after, self._look_at_node)
+        self._health = Health(cluster, self.ledger, self.world, settings, self.look_after, self._look_at_node)
         self._sweeps = Sweeps(cluster, settings, self.world, self.ledger, self.volumes)
         self._tasks: list[asyncio.Task[None]] = []
         self._reports: dict[str, NodeReport | str] = {}
@@ -260,6 +260,7 @@ class Controller:
         node = node_of(body)
         before = self.world.nodes.get(name)
         self.world.nodes[name] = node
+        self.world.gone_nodes.discard(name)
         if before is None and (report := self.agents.report(name)) is not None:
             self._reports[name] = report  # Its agent was quicker than the news of the node.
             self.queue.add((NODE, name))
@@ -272,6 +273,7 @@ class Controller:
 
     def _forget_node(self, name: str) -> None:
         self.world.nodes.pop(name, None)
+        self.world.gone_nodes.add(name)
         self._reports.pop(name, None)
         self.agents.forget(name)
         self.models.forget_node(name)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import kopf
+from kopf._core.reactor.inventory import ResourceMemories, ResourceMemory
 from typing_extensions import override
 
 from paddock.api.vocabulary import GROUP, VERSION
@@ -42,6 +43,21 @@ class NoProgress(kopf.StatusProgressStorage):
     @override
     def clear(self, *, essence: kopf.BodyEssence) -> kopf.BodyEssence:
         return essence
+
+
+class NoMemories(ResourceMemories):
+    """kopf keeps some two kilobytes for each object it has ever been told of, for daemons and timers; here are none."""
+
+    @override
+    async def recall(
+        self,
+        raw_body: kopf.RawBody,
+        *,
+        memobase: Any = None,
+        noticed_by_listing: bool = False,
+        ephemeral: bool = False,
+    ) -> ResourceMemory:
+        return await super().recall(raw_body, memobase=memobase, noticed_by_listing=noticed_by_listing, ephemeral=True)
 
 
 def registry() -> kopf.OperatorRegistry:
@@ -100,7 +116,7 @@ async def inform(controller: Controller, end: asyncio.Event, take_signals: Calla
     options: dict[str, Any] = {"identity": settings.pod_name, "standalone": True, "stop_flag": end}
     options |= {"namespaces": namespaces} if settings.watch_namespaces else {"clusterwide": True}
     ours = asyncio.all_tasks()
-    tasks = await kopf.spawn_tasks(registry=registry(), memo=controller, **options)
+    tasks = await kopf.spawn_tasks(registry=registry(), memo=controller, memories=NoMemories(), **options)
     take_signals()  # kopf would end slowly by them.
     await kopf.run_tasks(tasks, ignored=ours)  # kopf would take them for its own that hang
 

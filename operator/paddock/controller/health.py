@@ -7,6 +7,7 @@ from paddock.api.gpu import GPUStatus
 from paddock.api.report import NodeReport
 from paddock.api.vocabulary import Reason
 from paddock.controller.clock import now
+from paddock.controller.cluster import Cluster
 from paddock.controller.doubts import Doubts
 from paddock.controller.ledger import Ledger
 from paddock.controller.settings import Settings
@@ -25,6 +26,7 @@ class Health:
 
     def __init__(
         self,
+        cluster: Cluster,
         ledger: Ledger,
         world: World,
         settings: Settings,
@@ -32,6 +34,7 @@ class Health:
         look_at_node: Callable[[str], None],
     ) -> None:
         """Call `look_at` with deployments (namespace/name) that should be looked at, after some seconds."""
+        self._cluster = cluster
         self._ledger, self._world, self._look_at, self._look_at_node = ledger, world, look_at, look_at_node
         self.witnesses = Witnesses(world.replicas)
         self.doubts = Doubts(ledger, settings.quarantine_seconds, look_at, self._look_at_gpu)
@@ -61,7 +64,9 @@ class Health:
         stored = {name: status for name, status in self._ledger.stored().items() if status.node == node}
         known = self._world.nodes.get(node)
         if known is None:
-            await self._take_gone(node, stored)
+            # News of a GPU may be quicker than that of its node: one that was never known is asked for.
+            if node in self._world.gone_nodes or await self._cluster.is_gone("/api/v1/nodes", node):
+                await self._take_gone(node, stored)
             return None
         if not known.ready:
             await self._all(stored, Reason.NODE_NOT_READY, "Kubernetes says that its node is not Ready")

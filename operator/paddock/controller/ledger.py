@@ -232,6 +232,8 @@ class Ledger:
 
     async def rebook(self, gpu: str, reservation: Reservation) -> None:
         """Put back the reservation of a pod that exists, whether it fits or not: its memory is in use."""
+        if gpu not in self._entries:
+            return  # Another operator knows it already; once it is known here, what is on it is looked at.
         self.assume(gpu, reservation)
         self._entries[gpu].facts.add(reservation.pod)
         await self.commit(gpu, reservation.pod)
@@ -339,10 +341,10 @@ class Ledger:
             entry.apart = apart
 
     async def delete(self, name: str) -> None:
-        """Remove the GPU object of a device whose node is gone."""
-        uid = self._entries[name].uid
-        await self._cluster.delete(f"{GPUS}/{name}", uid)
-        self.forget(name, uid)
+        """Remove the GPU object of a device whose node is gone, if it is as it is known: nobody has booked since."""
+        entry = self._entries[name]
+        await self._cluster.delete(f"{GPUS}/{name}", entry.uid, entry.version)
+        self.forget(name, entry.uid)
 
     async def _create(self, entry: Entry) -> None:
         node = entry.observed.node if entry.observed is not None else ""

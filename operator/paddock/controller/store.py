@@ -271,6 +271,8 @@ class World:
     replicas: Replicas = field(default_factory=Replicas)
     nodes: dict[str, Node] = field(default_factory=dict)
     latest_nodes: Latest = field(default_factory=Latest)
+    gone_nodes: set[str] = field(default_factory=set)
+    """Names of nodes that were known and are gone."""
     runtime_classes: set[str] = field(default_factory=set)
     latest_classes: Latest = field(default_factory=Latest)
     offers: dict[str, tuple[SliceDevice, ...]] = field(default_factory=dict)

@@ -133,14 +133,22 @@ def last_disruption(deployment: Deployment) -> Disruption | None:
 
 
 def changes(after: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the merge patch that makes `after` of `before`: what is absent now is taken off, also inside objects."""
-    out: dict[str, Any] = {name: None for name in before if name not in after}
+    """Give the merge patch that makes `after` of `before`: what is absent now is taken off, also inside objects.
+
+    An object that differs is given whole: somebody else may have taken it off meanwhile, and half of one is none.
+    """
+    differs = {name: value for name, value in after.items() if name not in before or value != before[name]}
+    return {name: None for name in before if name not in after} | _whole(differs, before)
+
+
+def _whole(after: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """Give all of `after`, and within its objects the names that are to be taken off."""
+    out = dict(after)
     for name, value in after.items():
         known = before.get(name)
-        if isinstance(value, Mapping) and isinstance(known, Mapping):
-            out[name] = changes(value, known)
-        elif value != known or name not in before:
-            out[name] = value
+        if isinstance(value, Mapping):
+            known = known if isinstance(known, Mapping) else {}
+            out[name] = {one: None for one in known if one not in value} | _whole(value, known)
     return out
 
 
