@@ -23,7 +23,7 @@ from paddock.controller.ledger import Ledger
 from paddock.controller.lent import Lent
 from paddock.controller.listing import Listing
 from paddock.controller.lists import Lists
-from paddock.controller.memory import hand_back_memory
+from paddock.controller.memory import Tidy
 from paddock.controller.models import Models
 from paddock.controller.parts import Parts
 from paddock.controller.policies import Policies
@@ -47,8 +47,6 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 10.0
 """Seconds between tries to read everything at the start."""
 FIRST_RESYNCS = (2.0, 8.0)
 """Seconds from the start to the first full comparison, and from that to the second."""
-MANY_LOOKS = 500
-"""After so many looks there is memory to be handed back, once there is nothing to do."""
 RESYNC_STEP = 5.0
 """Most seconds between two looks at what is due."""
 POD_SELECTOR = f"{Label.COMPONENT} in ({Label.NODE_AGENT},{Label.SERVER},{Label.INSPECT},{Label.FETCH})"
@@ -429,7 +427,7 @@ class Controller:
         age = 0.0 if self.settings.leader_election else ORPHAN_AGE
         # The first times soon: between our own lists and those of the watches something may have gone.
         waits = [*FIRST_RESYNCS]
-        limit, handed_back = waits.pop(0), 0
+        limit, tidy = waits.pop(0), Tidy()
         while True:
             try:
                 await self._sweeps.orphans(age)
@@ -447,10 +445,9 @@ class Controller:
                     for node in bare | {status.node for status in self.ledger.stored().values()}:
                         self.queue.add((NODE, node))
                     limit = waits.pop(0) if waits else self.settings.resync_seconds
-                    handed_back = -MANY_LOOKS
-                if self.queue.idle and self.reconciles - handed_back >= MANY_LOOKS:
-                    hand_back_memory()
-                    handed_back = self.reconciles
+                    tidy.lists_were_read()
+                if self.queue.idle:
+                    tidy.look(self.reconciles)
             except ClusterError as error:
                 log.warning("resync: %s", error)
             except Exception:
