@@ -15,6 +15,7 @@ from paddock.controller.cluster import POLICIES, RUNTIME_CLASSES, Cluster, Clust
 from paddock.controller.controller import Controller
 from paddock.controller.settings import Settings
 from paddock.controller.store import Latest
+from paddock.controller.sweeps import ORPHAN_AGE
 from support.harness import API, GPUS, NAMESPACE
 
 if TYPE_CHECKING:
@@ -86,6 +87,13 @@ class Slow(Cluster):
     """Lists of one kind are answered, and then something happens before anybody has the answer."""
 
     meanwhile: tuple[str, Callable[[], None]] = ("", lambda: None)
+    cut = ""
+    """Requests that end so are never answered."""
+
+    async def request(self, method: str, path: str, body: object = None, **more: Any) -> bytes:
+        if self.cut and f"{method} {path}".endswith(self.cut):
+            raise ClusterError(0, "Unreachable", "the connection was cut")
+        return await super().request(method, path, body, **more)
 
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> JSON:
         answer = await super().get(path, params)
@@ -205,6 +213,30 @@ def test_a_gpu_is_not_removed_for_what_is_not_known_yet(site: Site, news: str) -
     finally:
         gpus.remove("far-card")
         nodes.remove("far")
+
+
+def test_memory_of_a_deployment_that_is_gone_is_free_at_once_though_nobody_knew_of_its_pod(site: Site) -> None:
+    site.operator()
+    site.node()
+    site.plane.stop_operators()
+
+    async def until(what: Callable[[], bool]) -> None:
+        async with asyncio.timeout(ORPHAN_AGE / 3):
+            while not what():  # noqa: ASYNC110 nothing tells of it
+                await asyncio.sleep(0.02)
+
+    async def play() -> None:
+        async with started(site) as (cluster, controller):
+            cluster.cut = f"POST /api/v1/namespaces/{site.namespace}/pods"
+            made = site.apply()
+            controller.deployment_event("ADDED", made)
+            await until(lambda: bool(site.reservations()))
+            site.client.delete(site.path("gemma"))
+            controller.deployment_event("DELETED", made)
+            await until(lambda: not site.reservations())
+
+    asyncio.run(play())
+    assert not site.all_pods()
 
 
 STEPS = st.lists(st.tuples(st.sampled_from(["ends", "changes", "list"]), st.sampled_from("ab")), max_size=12)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from paddock.controller.sweeps import ORPHAN_AGE
 from support.client import eventually, stays
 from support.harness import GPUS
 from support.overbooking import Watch
@@ -66,7 +65,7 @@ def test_two_operators_at_once_never_book_a_byte_twice(site: Site) -> None:
     assert not watch.overbooked, watch.overbooked
 
 
-def test_memory_of_a_deployment_that_is_gone_is_free_at_once_though_its_pod_could_not_be_made(site: Site) -> None:
+def test_a_webhook_that_does_not_answer_is_told_and_tried_again(site: Site) -> None:
     site.operator()
     site.node()
     nowhere = {"url": "https://127.0.0.1:1/", "caBundle": ""}
@@ -79,12 +78,14 @@ def test_memory_of_a_deployment_that_is_gone_is_free_at_once_though_its_pod_coul
     site.client.do("POST", hooks, {**kind, "metadata": {"name": "broken"}, "webhooks": [hook]})
     try:
         site.apply()
-        eventually(site.reservations, 10, "the memory is booked, and the pod is not made")
-        site.client.delete(site.path("gemma"))
-        eventually(lambda: not site.reservations(), ORPHAN_AGE / 3, "nothing is booked for it any more")
+        message = site.wait_for("Placed", "False", "PodRefused")["message"]
+        assert 'failed calling webhook "a.broken.webhook"' in message
+        site.settle(0.5)
+        assert site.reservations() == {}, "its memory is for others meanwhile"
         assert not site.all_pods()
     finally:
         site.client.delete(f"{hooks}/broken")
+    site.wait_for("Available", "True", "Serving")
 
 
 def test_gpu_object_that_a_user_edits_is_put_right(site: Site) -> None:

@@ -365,7 +365,7 @@ REASONS: dict[Reason, Entry] = {
         "Wait; if it persists see the message.",
     ),
     Reason.POD_REFUSED: Entry(
-        "The API server refuses the pod: a quota, an admission policy, or the namespace's rules; the message is its own.",
+        "The API server refuses the pod: a quota, an admission policy or webhook, the namespace's rules. The message is its own.",
         "Change the quota or policy, or the spec.",
     ),
     Reason.LISTED: Entry("The node's agent lists the device.", "Nothing to do."),

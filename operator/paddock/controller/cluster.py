@@ -63,6 +63,11 @@ class ClusterError(Exception):
         return self.conflict and self.reason == "AlreadyExists"
 
     @property
+    def failed(self) -> bool:
+        """The API server failed, or an admission webhook of the cluster."""
+        return self.status >= 500  # noqa: PLR2004 HTTP
+
+    @property
     def refused(self) -> bool:
         """The request itself is not acceptable: admission, quota, validation, rights. A retry alone will not help."""
         return self.status in (400, 403, 405, 413, 415, 422)

@@ -122,10 +122,7 @@ class Reconciler:
             return
         if isinstance(accepted, Finding) and self._world.waiting.keep_only(key, set()):
             self._changed()
-        if self._waits(accepted, unplaced):
-            self._world.waiting.add(key)
-        else:
-            self._leave_queue(key)
+        (self._world.waiting.add if self._waits(accepted, unplaced) else self._leave_queue)(key)
         await self._fetching.prefetch(deployment)
         made = isinstance(accepted, Accepted) or key in self._put_off
         try:
@@ -149,9 +146,8 @@ class Reconciler:
             return accepted, None
         await self._claims.refresh()
         accepted, unplaced = await self._fill(deployment, steps, accepted)
-        if unplaced is not None and unplaced.reason is Reason.SERVICE_NAME_TAKEN:
-            return unplaced, None
-        return accepted, unplaced
+        taken = unplaced is not None and unplaced.reason is Reason.SERVICE_NAME_TAKEN
+        return (unplaced, None) if taken else (accepted, unplaced)
 
     def _waits(self, accepted: Accepted | Finding | None, unplaced: Finding | None) -> bool:
         """Tell whether a change of the fleet can help: room, a device, an agent that answers, a node with the file."""
@@ -405,17 +401,18 @@ class Reconciler:
         return problem
 
     async def _not_created(self, deployment: Deployment, key: str, error: ClusterError) -> Finding | None:
-        if error.already_exists:
+        there = namespaced("pods", deployment.namespace), key.partition("/")[2]
+        if error.already_exists or (error.failed and not await self._cluster.is_gone(*there)):
             await self._adopt(deployment, key)
             return None
-        if not error.refused and not error.not_found:
+        if not error.failed and not error.refused and not error.not_found:
             # Nobody knows whether the pod exists: the reservation stays until the next attempt, or the orphans' sweep.
             raise error
         await self._ledger.release(key)
         if error.not_found:
             raise error
         finding = Finding("False", Reason.POD_REFUSED, error.message)
-        self._pauses.refused(key, finding)
+        (self._pauses.failed if error.failed else self._pauses.refused)(key, finding)
         self._look_again(deployment.key, self._pauses.left(key))
         self._events.warning(deployment, finding.reason, finding.message)
         return finding
