@@ -47,6 +47,10 @@ def test_versions(shell: Shell, api: FakeApi) -> None:
     }
     api.failures["/apis/apps/v1/deployments"] = ApiError(403, "Forbidden", "forbidden")
     assert "server: unknown (you may not list" in shell.run("version")[1]
+    api.failures["/apis/apps/v1/deployments"] = ApiError(0, "Unreachable", "nobody answers")
+    status, text = shell.run("version")
+    assert status != 0
+    assert text.startswith(f"client: {__version__}\n"), "told whether there is a cluster or not"
 
 
 def test_definitions(capsys: pytest.CaptureFixture[str]) -> None:

@@ -174,7 +174,7 @@ GPU = Kind(
         Column("Reserved", ".status.memory.reserved"),
         Column("Foreign", ".status.memory.foreign"),
         Column("Ready", _condition(ConditionType.READY)),
-        Column("Deployments", ".status.deployments"),
+        Column("Used by", ".status.usedBy"),
         Column("Budget", ".spec.budget", wide=True),
         Column("UUID", ".status.uuid", wide=True),
         Column("PCI", ".status.pciId", wide=True),

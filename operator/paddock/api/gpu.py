@@ -195,6 +195,8 @@ class GPUStatus(Model):
     """The last promise for which somebody was asked to leave it, whether it was kept or not."""
     deployments: Annotated[list[str], Field(json_schema_extra=ATOMIC)] = []
     """ModelDeployments on it, as namespace/name."""
+    used_by: str | None = None
+    """The same in words, for a column: the first three, and how many more."""
     conditions: Annotated[
         list[Condition],
         Field(json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),

@@ -391,6 +391,8 @@ def version(
     async def work(session: Session) -> None:
         show(session, __version__, await server_version(session), output)
 
+    if output is Output.TABLE:  # Whatever becomes of the question to the cluster.
+        target.environment.screen().line(f"client: {__version__}")
     target.run(work)
 
 

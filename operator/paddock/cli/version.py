@@ -30,11 +30,10 @@ def _told(deployment: JSON) -> dict[str, Any]:
 
 
 def show(session: Session, client: str, server: dict[str, Any], output: Output) -> None:
-    """Print both versions."""
+    """Print both versions; in words the server's alone, the client's stands before it already."""
     if output in (Output.JSON, Output.YAML):
         session.screen.data({"client": {"version": client}, "server": server}, output)
         return
-    session.screen.line(f"client: {client}")
     if "problem" in server:
         session.screen.line(f"server: unknown ({server['problem']})")
     else:

@@ -8,7 +8,7 @@ from paddock.api.gpu import Apart, GPUSpec, GPUStatus, Learned, Reservation
 from paddock.controller.clock import now
 from paddock.core.fleet import Device
 from paddock.core.health import withheld
-from paddock.core.inventory import merge
+from paddock.core.inventory import in_words, merge
 from paddock.core.overhead import learn
 from paddock.core.quantity import mebibytes
 
@@ -91,6 +91,7 @@ class Entry:
             return None
         merged = withheld(merge(base, self.stored), self.spec, self.doubt, self.stored, now())
         reservations = sorted(self.reservations, key=lambda one: one.pod)
+        deployments = sorted({one.deployment for one in reservations})
         return merged.model_copy(
             update={
                 "learned": reduce(learn, self.learned, merged.learned),
@@ -98,7 +99,8 @@ class Entry:
                 "promises": sorted(self.promises, key=lambda one: one.pod),
                 "apart": merged.apart if self.apart is None else self.apart,
                 "last_disruption": self.last_disruption,
-                "deployments": sorted({one.deployment for one in reservations}),
+                "deployments": deployments,
+                "used_by": in_words(deployments),
                 "memory": merged.memory.model_copy(
                     update={"reserved": mebibytes(sum(one.bytes for one in reservations))}
                 ),

@@ -8,6 +8,8 @@ from paddock.api.report import DeviceUse, GgmlType, ListedDevice, NodeReport
 from paddock.api.vocabulary import ConditionType, Reason
 from paddock.core.quantity import mebibytes, round_down
 
+MOST_NAMED = 3
+"""Deployments that are named in words."""
 _TYPES = {GgmlType.GPU: DeviceType.DISCRETE, GgmlType.IGPU: DeviceType.INTEGRATED}
 
 
@@ -103,10 +105,17 @@ def merge(observed: GPUStatus, stored: GPUStatus | None) -> GPUStatus:
             "apart": stored.apart,
             "last_disruption": stored.last_disruption,
             "deployments": stored.deployments,
+            "used_by": stored.used_by,
             "memory": observed.memory.model_copy(update={"reserved": stored.memory.reserved}),
             "conditions": conditions,
         }
     )
+
+
+def in_words(deployments: Sequence[str]) -> str | None:
+    """Give some names and how many there are beside them; None where there are none."""
+    more = f" and {len(deployments) - MOST_NAMED} more" if len(deployments) > MOST_NAMED else ""
+    return ", ".join(deployments[:MOST_NAMED]) + more or None
 
 
 def faults_in_words(report: NodeReport) -> str:
