@@ -178,6 +178,11 @@ def placement(name: str, number: int = 0, why: str = WHY, gpu_name: str = PRO) -
         ],
         "reason": why,
         "since": "2026-03-01T11:57:00Z",
+        "binding": {
+            "binder": "RuntimeClass",
+            "reason": "RuntimeClass nvidia gives the card by its UUID",
+            "exactDevice": True,
+        },
     }
 
 

@@ -195,3 +195,10 @@ def test_policies_of_the_namespace_are_part_of_the_answer(shell: Shell, api: Fak
     api.failures[f"{GROUP}/placementpolicies"] = ApiError(403, "Forbidden", "no")
     assert verdicts(explain(shell))[PRO] == "Chosen"
     assert "no PlacementPolicy holds here (you may not list them)" in shell.run("explain", "gemma", width=400)[1]
+
+
+def test_a_card_that_was_learned_afterwards_is_said_to_be(shell: Shell, api: FakeApi) -> None:
+    lent = {"binder": "VendorPlugin", "reason": "the GPU's spec.binder says so", "exactDevice": False}
+    api.deployments[0]["status"]["placements"][0]["binding"] = lent
+    told = " ".join(shell.run("explain", "gemma")[1].split())
+    assert "Given by VendorPlugin: the GPU's spec.binder says so; which card it is was learned afterwards" in told

@@ -129,6 +129,9 @@ def _placement(screen: Screen, placement: ReplicaPlacement, now: datetime, *, se
         _fact(screen, "Reserved", size(device.need_bytes))
     if not placement.devices:
         _fact(screen, label, f"on the CPU of {placement.node or 'a node that the scheduler picks'}")
+    if placement.devices and placement.binding is not None:
+        learned = "" if placement.binding.exact_device else "; which card it is was learned afterwards"
+        _fact(screen, "Given by", f"{placement.binding.binder}: {placement.binding.reason}{learned}")
     _fact(screen, "When", f"{age(placement.since, now)} ago ({placement.since}), pod {placement.pod_name}")
 
 
