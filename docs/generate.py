@@ -20,7 +20,7 @@ from paddock.api.crd import KINDS, Kind, crds
 from paddock.api.documented import document
 from paddock.api.vocabulary import API_VERSION, CONDITION_MEANING, REASONS, VERDICTS, Entry
 from paddock.controller.settings import Settings as OperatorSettings
-from paddock.core.args import ALLOWED, OWN_FIELD
+from paddock.core.args import ALLOWED, OWN_FIELD, Argument
 from paddock.core.images import BUILD
 from paddock.fetch.settings import PREFIX as FETCH_PREFIX
 from paddock.fetch.settings import Settings as FetchSettings
@@ -277,9 +277,16 @@ def setting_default(value: object) -> str:
 # --- arguments of llama-server
 
 
+def values_of(argument: Argument) -> str:
+    """Say how many values an argument takes, or which."""
+    if argument.bounds is not None:
+        return f"1, from {argument.bounds[0]} to {argument.bounds[1]}"
+    return str(argument.values) if argument.values else ""
+
+
 def arguments_page() -> str:
     """Give the page of the arguments that spec.serving.args may hold, and of those that have a field of their own."""
-    allowed = [(spelled(one.names), one.text, str(one.values) if one.values else "") for one in ALLOWED]
+    allowed = [(spelled(one.names), one.text, values_of(one)) for one in ALLOWED]
     by_field: dict[str, list[str]] = {}
     for name, field in OWN_FIELD.items():
         by_field.setdefault(field, []).append(name)

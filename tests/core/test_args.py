@@ -82,6 +82,13 @@ def test_harmless_arguments_are_allowed(arguments: list[str]) -> None:
         (["--temp 0.2"], "'--temp 0.2' is not an allowed"),
         (["--temp", "0.2\x00--rpc"], "has a control character"),
         (["--grammar", "a\x1b[2J"], "has a control character"),
+        # more of the node than a server should take
+        *(
+            (["--threads-http", value], f"--threads-http takes a whole number from 1 to 64, found {value!r}")
+            for value in ("0", "65", "100000000000", "1.5", "1e1", "²", "many", "")
+        ),
+        (["--threads_http", "-1"], "--threads-http takes a whole number from 1 to 64, found '-1'"),
+        (["-to", "0"], "-to takes a whole number from 1 to 86400"),
     ],
 )
 def test_what_could_break_the_pin_or_run_code_is_refused_with_a_remedy(arguments: list[str], why: str) -> None:

@@ -16,6 +16,8 @@ class Argument:
     names: tuple[str, ...]
     values: int
     text: str
+    bounds: tuple[int, int] | None = None
+    """Whole numbers that may be its value; None: anything that llama-server takes."""
 
 
 ALLOWED: tuple[Argument, ...] = (
@@ -68,10 +70,10 @@ ALLOWED: tuple[Argument, ...] = (
     Argument(("-sps", "--slot-prompt-similarity"), 1, "similarity for reuse of a slot"),
     Argument(("--context-shift",), 0, "shift the context when it is full"),
     Argument(("--no-context-shift",), 0, "do not shift the context"),
-    Argument(("-to", "--timeout"), 1, "read and write timeout in seconds"),
-    Argument(("--threads-http",), 1, "threads that answer requests"),
+    Argument(("-to", "--timeout"), 1, "read and write timeout in seconds", (1, 86_400)),
+    Argument(("--threads-http",), 1, "threads that answer requests", (1, 64)),
     Argument(("--prio",), 1, "priority of threads"),
-    Argument(("--poll",), 1, "polling level while waiting for work"),
+    Argument(("--poll",), 1, "polling level while waiting for work", (0, 100)),
     Argument(("--no-warmup",), 0, "skip the empty run after loading"),
     Argument(("--check-tensors",), 0, "look for invalid values in tensors"),
 )
@@ -124,6 +126,8 @@ def check(arguments: Iterable[str]) -> str | None:
             # argument can never pass as a value, should a build ever count the values of a name differently.
             if text.startswith("-") and not _number(text):
                 return f"{waiting.names[0] if waiting else ''} needs a value, found {text!r}"
+            if waiting is not None and (problem := _out_of_bounds(waiting, text)):
+                return problem
             left -= 1
             continue
         name = normal(text)
@@ -138,6 +142,16 @@ def check(arguments: Iterable[str]) -> str | None:
         left = waiting.values
         previous = waiting.names[0]
     return f"{waiting.names[0]} needs a value" if left and waiting else None
+
+
+def _out_of_bounds(argument: Argument, text: str) -> str | None:
+    """Say what is wrong with a value that would take more of the node than a server should."""
+    if argument.bounds is None:
+        return None
+    least, most = argument.bounds
+    if text.isascii() and text.isdecimal() and least <= int(text[:9]) <= most and len(text) <= len(str(most)):
+        return None
+    return f"{argument.names[0]} takes a whole number from {least} to {most}, found {text!r}"
 
 
 def _unknown(text: str, previous: str) -> str:
