@@ -38,6 +38,12 @@ def test_without_its_runtime_class_a_card_cannot_be_given(asked: Asked) -> None:
     found = choose(RTX_4080, PLAIN, asked)
     assert isinstance(found, Refused)
     assert found.verdict is Verdict.RUNTIME_CLASS_MISSING
+    named = "RuntimeClass other does not exist" if asked.runtime_class else "no RuntimeClass is set"
+    assert found.reason == f"{named}, and a pod gets a CUDA device by one"
+    request = Request(need=1, runtime_classes={"CUDA": False}, runtime_class=asked.runtime_class)
+    answer = place(request, fleet(RTX_4080))
+    assert isinstance(answer, Unplaceable)
+    assert named in answer.message
 
 
 @pytest.mark.parametrize(

@@ -310,7 +310,7 @@ CASES: dict[Verdict, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]]
         {},
         {"runtime_classes": {"CUDA": False}},
         {},
-        "no RuntimeClass for backend CUDA",
+        "RuntimeClass nvidia does not exist, and a pod gets a CUDA device by one",
     ),
     Verdict.TYPE_NOT_ALLOWED: ({"type": DeviceType.REMOTE}, {}, {}, "an RPC device belongs to another machine"),
     Verdict.NOT_SELECTED: ({}, {"devices": (ref(uuid="GPU-other"),)}, {}, "not named in placement.devices"),

@@ -189,6 +189,7 @@ def request_with(
         near_nodes=found.near_nodes,
         backends=images.backends_of(image) if image else images.known_backends(settings.server_images),
         runtime_classes={"CUDA": chosen is not None and chosen in world.runtime_classes},
+        runtime_class=chosen,
     )
 
 

@@ -158,7 +158,8 @@ def _runtime_class(device: Device, facts: NodeFacts, wish: Asked) -> Chosen | Re
     if device.backend != "CUDA":
         return None
     if wish.runtime_class is None or wish.runtime_class not in facts.runtime_classes:
-        return Refused(Verdict.RUNTIME_CLASS_MISSING, f"no RuntimeClass for backend {device.backend}")
+        named = f"RuntimeClass {wish.runtime_class} does not exist" if wish.runtime_class else "no RuntimeClass is set"
+        return Refused(Verdict.RUNTIME_CLASS_MISSING, f"{named}, and a pod gets a {device.backend} device by one")
     vendor = vendor_resource(device, facts.resources)
     beside = f", and its node is dedicated although it advertises {vendor}" if vendor is not None else ""
     return Chosen(Binder.RUNTIME_CLASS, f"RuntimeClass {wish.runtime_class} gives the card by its UUID{beside}")

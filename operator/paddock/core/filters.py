@@ -193,7 +193,8 @@ def _device_refusal(device: Device, request: Request, fleet: Fleet) -> tuple[Ver
         return Verdict.NOT_READY, (device.why_not if not device.ready else "") or "its memory is unknown"
     if request.backends is not None and device.backend not in request.backends:
         return Verdict.BACKEND_MISSING, f"no server image for backend {device.backend}"
-    way = choose(device, facts_of(device.node, fleet.nodes.get(device.node), request.classes), Asked())
+    facts = facts_of(device.node, fleet.nodes.get(device.node), request.classes)
+    way = choose(device, facts, Asked(request.runtime_class))
     if isinstance(way, Refused):
         return way.verdict, way.reason
     if device.type is DeviceType.REMOTE:

@@ -65,11 +65,15 @@ class Request:
     """Name of the GPU object that it goes back to where that fits."""
     runtime_classes: Mapping[str, bool] = field(default_factory=dict)
     """By backend: whether the RuntimeClass that it needs exists. Backends that need none are absent."""
+    runtime_class: str | None = NVIDIA
+    """The RuntimeClass that gives NVIDIA cards; None where none is configured."""
 
     @property
     def classes(self) -> frozenset[str]:
-        """The RuntimeClasses that there are, by the name that they have by default."""
-        return frozenset({NVIDIA} if self.runtime_classes.get("CUDA", True) else ())
+        """That RuntimeClass, if it exists."""
+        if self.runtime_class is None or not self.runtime_classes.get("CUDA", True):
+            return frozenset()
+        return frozenset({self.runtime_class})
 
     def need_on(self, device: Device) -> int:
         """Give the bytes to reserve on a device, a multiple of 256 MiB, by its backend and what was learned there."""
