@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush, nlargest
-from itertools import accumulate, combinations
+from itertools import combinations
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -136,7 +136,7 @@ class _Group(NamedTuple):
 
 
 class _Source(NamedTuple):
-    """A device, those of it who may be disturbed, and what its cheapest group costs at least."""
+    """A device, who is said to be there, and what its cheapest group costs at least: a bound that is quick to find."""
 
     least: tuple[int, ...]
     gpu: str
@@ -176,6 +176,7 @@ class _Search:
         for one in tenants:
             self.tenants[one.device].append(one)
         self.attempts = max(LEAST_ATTEMPTS, min(MOST_ATTEMPTS, JUDGEMENTS // max(1, len(self.fleet.devices))))
+        self.roomiest = _Roomiest(self.fleet)
         self.slower: Rearrangement | None = None
         """The cheapest moves after which some are slower than they ask for."""
 
@@ -236,25 +237,30 @@ class _Search:
 
     def _with_movable(self) -> Iterator[_Source]:
         """Give the devices that one or two may leave for others with room for them."""
-        most, roomiest = min(self.limits.moves, MOST_MOVES), _Roomiest(self.fleet)
+        most = min(self.limits.moves, MOST_MOVES)
         for crowded, there in self._occupied() if most > 0 else ():
-            movable = [one for one in there if one.movable and one.request is not None]
-            if not _fewest(movable, crowded.missing, most):
-                continue
-            left = roomiest.beside(crowded.device.gpu)
-            movable = [one for one in self._true(crowded, movable) if one.request and one.request.least_need <= left]
-            number = _fewest(movable, crowded.missing, most)
-            if number:
-                yield _Source((number, 0, crowded.missing), crowded.device.gpu, crowded, movable)
+            largest = max([one.need for one in there if one.movable], default=0)
+            if largest > 0 and crowded.missing <= most * largest:
+                number = 1 if crowded.missing <= largest else 2
+                yield _Source((number, 0, crowded.missing), crowded.device.gpu, crowded, there)
 
     def _movable_groups(self, source: _Source) -> Iterator[_Group]:
         """Give its groups of one or two whose leaving may do."""
-        most = source.crowded.need * self.limits.moved_percent // 100
-        for number in range(source.least[0], min(self.limits.moves, MOST_MOVES) + 1):
-            for group in combinations(source.tenants, number):
+        crowded, left = source.crowded, self.roomiest.beside(source.gpu)
+        most, number_at_most = crowded.need * self.limits.moved_percent // 100, min(self.limits.moves, MOST_MOVES)
+        movable = [one for one in source.tenants if one.movable and one.need <= most]
+        beside = max([one.need for one in movable], default=0) if number_at_most > 1 else 0
+        movable = [
+            one
+            for one in movable
+            if one.need + beside >= crowded.missing and one.request and one.request.least_need <= left
+        ]
+        movable = self._true(crowded, movable) if movable else movable
+        for number in range(source.least[0], number_at_most + 1):
+            for group in combinations(movable, number):
                 size = sum(one.need for one in group)
-                if source.least[-1] <= size <= most:
-                    yield _Group((number, _busy(group), size), source.gpu, _names(group), group, source.crowded)
+                if crowded.missing <= size <= most:
+                    yield _Group((number, _busy(group), size), source.gpu, _names(group), group, crowded)
 
     def _moved(self, group: _Group) -> Rearrangement | None:
         """Place the one that waits, then those that made room, in both orders if need be."""
@@ -301,13 +307,11 @@ class _Search:
         for crowded, there in self._occupied() if self.limits.evictions > 0 else ():
             lower = [one for one in there if one.evictable and one.priority < priority]
             if lower and sum([one.need for one in lower]) >= crowded.missing:
-                lower = self._true(crowded, lower)
-            if lower and sum([one.need for one in lower]) >= crowded.missing:
                 yield _Source(_least_loss(crowded.missing, lower), crowded.device.gpu, crowded, lower)
 
     def _evictable_groups(self, source: _Source) -> Iterator[_Group]:
         """Give its sets whose end may do."""
-        for group in self._subsets(source.crowded, source.tenants):
+        for group in self._subsets(source.crowded, self._true(source.crowded, source.tenants)):
             if len(group) <= self.limits.evictions and sum(one.need for one in group) >= source.crowded.missing:
                 yield _Group(_loss(group), source.gpu, _names(group), group, source.crowded)
 
@@ -411,12 +415,6 @@ def _crowded(request: Request, fleet: Fleet) -> list[_Crowded]:
         for part in found.of(*SHORT)
         for one in part.members
     ]
-
-
-def _fewest(tenants: Iterable[Tenant], size: int, most: int) -> int:
-    """Give how many have to leave at least for so many bytes; 0 where the `most` largest are not enough."""
-    largest = sorted([one.need for one in tenants], reverse=True)[:most]
-    return next((count for count, freed in enumerate(accumulate(largest), start=1) if freed >= size), 0)
 
 
 def _placed(request: Request, fleet: Fleet) -> Placement | None:
