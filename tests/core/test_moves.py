@@ -1,6 +1,7 @@
 """Room by moving and evicting: what is proposed does, harms nobody who is not to be harmed, and None means none."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations, permutations
 from typing import Any
@@ -309,6 +310,7 @@ def situations(draw: st.DrawFn) -> tuple[Request, Fleet, list[Tenant], Limits]:
                     idle=draw(st.booleans()),
                     movable=draw(st.sampled_from([True, True, False])),
                     evictable=draw(st.sampled_from([True, True, False])),
+                    loss=draw(st.sampled_from([None, None, None, 0, GIB])),
                     request=request,
                 )
             )
@@ -411,6 +413,55 @@ def test_none_is_true(situation: tuple[Request, Fleet, list[Tenant], Limits]) ->
     needless = isinstance(place(request, where), Placement)
     expected = not needless and possible(request, where, tenants, limits)
     assert (rearrange(request, where, tenants, limits) is not None) is expected
+
+
+def losses(request: Request, where: Fleet, tenants: list[Tenant], limits: Limits) -> list[tuple[int, ...]]:
+    """Give what each set of victims costs that does, by trying all: priority, busy ones, loss."""
+    out = []
+    for one in where.devices:
+        here = [each for each in tenants if each.device == one.gpu and each.evictable]
+        lower = [each for each in here if each.priority < request.priority]
+        for number in range(1, min(limits.evictions, len(lower)) + 1):
+            for group in combinations(lower, number):
+                fits = one.without(frozenset(each.owner for each in group)).available(where.reserve) >= request.need
+                spared = all(count <= limits.spare.get(name, 99) for name, count in _gone(group).items())
+                found = place(request, where.without(each.owner for each in group)) if fits and spared else None
+                if isinstance(found, Placement) and found.device is not None:
+                    out.append(loss_of(group))
+    return out
+
+
+def loss_of(group: Sequence[Tenant]) -> tuple[int, ...]:
+    loss = sum(each.need if each.loss is None else each.loss for each in group)
+    return max(each.priority for each in group), sum(not each.idle for each in group), loss
+
+
+@given(situations())
+def test_no_other_victims_would_be_a_smaller_loss(situation: tuple[Request, Fleet, list[Tenant], Limits]) -> None:
+    request, where, tenants, limits = situation
+    found = rearrange(request, where, tenants, replace(limits, moves=0))
+    if found is not None:
+        assert loss_of(found.evictions) == min(losses(request, where, tenants, limits))
+
+
+@given(situations())
+def test_no_fewer_bytes_could_be_moved(situation: tuple[Request, Fleet, list[Tenant], Limits]) -> None:
+    """Fewer replicas, or as many of which fewer are busy or which are smaller, would not do."""
+    request, where, tenants, limits = situation
+    found = rearrange(request, where, tenants, replace(limits, evictions=0))
+    if found is None:
+        return
+    mine = cost_of([one.tenant for one in found.moves])
+    for gpu in {one.device for one in tenants}:
+        here = [one for one in tenants if one.device == gpu and one.movable]
+        for group in (each for number in (1, 2) for each in combinations(here, number) if cost_of(each) < mine):
+            less = [one for one in tenants if one.device != gpu or one in group]
+            only = rearrange(request, where, less, replace(limits, evictions=0))
+            assert only is None or cost_of([one.tenant for one in only.moves]) != cost_of(group)
+
+
+def cost_of(group: Sequence[Tenant]) -> tuple[int, ...]:
+    return len(group), sum(not each.idle for each in group), sum(each.need for each in group)
 
 
 @given(situations(), st.randoms(use_true_random=False))

@@ -8,13 +8,14 @@ disturbed is on one device. Moving comes before evicting; nothing is evicted unl
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush, nlargest
+from heapq import heapify, heappop, heappush, nlargest
 from itertools import combinations
 from operator import attrgetter
 from typing import NamedTuple
 
 from paddock.api.modeldeployment import Policy
 from paddock.core.fleet import Claim, Device, Fleet
+from paddock.core.overhead import MOST_LOWERED
 from paddock.core.placement import SHORT, Placement, place
 from paddock.core.policy import tokens_per_second
 from paddock.core.quantity import human
@@ -30,7 +31,7 @@ MOST_ATTEMPTS, LEAST_ATTEMPTS = 64, 8
 JUDGEMENTS = 20_000
 """Devices that are judged for these tests, roughly: it bounds the time of a search that finds nothing."""
 
-_priority = attrgetter("priority")
+_priority, _own_loss = attrgetter("priority"), attrgetter("loss")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,8 @@ class _Source(NamedTuple):
     gpu: str
     crowded: _Crowded
     tenants: list[Tenant]
+    rough: bool = False
+    """Whether a closer look at its tenants gives a higher bound."""
 
 
 def rearrange(
@@ -201,12 +204,18 @@ class _Search:
 
         The groups of a device are formed only once nothing cheaper is left than the least that they can cost.
         """
-        waiting = sorted(sources, key=lambda one: (one.least, one.gpu), reverse=True)
+        waiting = list(sources)
+        heapify(waiting)
         heap: list[_Group] = []
         attempts = self.attempts
         while heap or waiting:
-            while waiting and (not heap or waiting[-1].least <= heap[0].cost):
-                for group in groups(waiting.pop()):
+            while waiting and (not heap or waiting[0].least <= heap[0].cost):
+                source = heappop(waiting)
+                if source.rough:
+                    if (closer := self._closer(source)) is not None:
+                        heappush(waiting, closer)
+                    continue
+                for group in groups(source):
                     heappush(heap, group)
             equals: list[_Group] = []
             while heap and (not equals or heap[0].cost == equals[0].cost):
@@ -237,9 +246,14 @@ class _Search:
 
     def _with_movable(self) -> Iterator[_Source]:
         """Give the devices that one or two may leave for others with room for them."""
-        most = min(self.limits.moves, MOST_MOVES)
+        most, left = min(self.limits.moves, MOST_MOVES), self.roomiest.first + MOST_LOWERED
         for crowded, there in self._occupied() if most > 0 else ():
-            largest = max([one.need for one in there if one.movable], default=0)
+            fitting = [
+                one.need
+                for one in there
+                if one.movable and one.request and (one.request.needs or one.request.need <= left)
+            ]
+            largest = max(fitting, default=0)
             if largest > 0 and crowded.missing <= most * largest:
                 number = 1 if crowded.missing <= largest else 2
                 yield _Source((number, 0, crowded.missing), crowded.device.gpu, crowded, there)
@@ -303,11 +317,22 @@ class _Search:
 
     def _with_evictable(self) -> Iterator[_Source]:
         """Give the devices on which the end of those of lower priority may do."""
-        priority = self.request.priority
-        for crowded, there in self._occupied() if self.limits.evictions > 0 else ():
-            lower = [one for one in there if one.evictable and one.priority < priority]
-            if lower and sum([one.need for one in lower]) >= crowded.missing:
-                yield _Source(_least_loss(crowded.missing, lower), crowded.device.gpu, crowded, lower)
+        if self.limits.evictions <= 0:
+            return
+        everybody = [one for there in self.tenants.values() for one in there]
+        lowest = min(map(_priority, everybody), default=0)
+        in_bytes = all(loss is None for loss in map(_own_loss, everybody))
+        for crowded, there in self._occupied():
+            least = (lowest, 0, crowded.missing if in_bytes else 0)
+            yield _Source(least, crowded.device.gpu, crowded, there, rough=True)
+
+    def _closer(self, source: _Source) -> _Source | None:
+        """Give a device with the bound that those have who may be evicted there; None where they are not enough."""
+        crowded, priority = source.crowded, self.request.priority
+        lower = [one for one in source.tenants if one.evictable and one.priority < priority]
+        if not lower or sum([one.need for one in lower]) < crowded.missing:
+            return None
+        return _Source(_least_loss(crowded.missing, lower), source.gpu, crowded, lower)
 
     def _evictable_groups(self, source: _Source) -> Iterator[_Group]:
         """Give its sets whose end may do."""
