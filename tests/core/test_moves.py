@@ -246,6 +246,13 @@ def test_a_deployment_is_left_with_what_it_must_keep() -> None:
         assert rearrange(request, where, pair, replace(limits, spare={"default/a": 1})) is None
 
 
+def test_a_victim_whose_end_costs_nothing_is_found_where_more_has_to_be_freed() -> None:
+    costly, free = tenant("costly-0", "roomy", 4, idle=True), tenant("free-0", "full", 8, idle=True, loss=0)
+    where = with_tenants({"roomy": 8, "full": 8}, costly, free)
+    found = rearrange(Request(need=6 * GIB, priority=1), where, [costly, free], BOTH)
+    assert told(found)[1] == ["default/free-0"]
+
+
 def test_of_very_many_on_one_device_those_of_least_loss_go() -> None:
     many = [tenant(f"m{number:02}-0", "gpu", 1, priority=-number) for number in range(20)]
     found = rearrange(Request(need=3 * GIB, priority=1), with_tenants({"gpu": 20}, *many), many, BOTH)
