@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from paddock.controller.proof import GLANCES
 from support.client import eventually, stays
 from support.pretend_agent import card
 from support.pretend_kubelet import Behaviour, honest_log
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from support.pretend_kubelet import Pod
     from support.site import Site
 
@@ -58,6 +61,48 @@ def test_a_server_that_is_elsewhere_never_gets_traffic(site: Site, log: object, 
     mark = site.settle()
     stays(lambda: not site.plane.written(mark), 0.5)
     assert site.status()["readyReplicas"] == 0
+
+
+def loaded(pod: Pod) -> str:
+    return honest_log(pod) + "0.00.500.000 I srv  llama_server: model loaded\n"
+
+
+def test_a_server_is_proven_as_soon_as_it_is_up_and_not_only_when_the_kubelet_says_so(site: Site) -> None:
+    site.operator()
+    site.node()
+    site.kubelet.behave("gemma", Behaviour(log=loaded, up=False))
+    site.apply("gemma")
+    site.wait_for("Verified", "True", "BuffersOnDevice")
+    assert site.condition("Available")["status"] == "False"
+    (pod,) = site.pods()
+    key = f"{site.namespace}/{pod['metadata']['name']}"
+    reads = site.kubelet.log_reads[key]
+    site.plane.background.call(site.kubelet.restart(key))
+    site.wait_for("Available", "True", "Serving")
+    assert reads <= 1 + len(GLANCES)
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        honest_log,
+        lambda pod: elsewhere(pod) + "0.00.500.000 I srv  llama_server: model loaded\n",
+        lambda pod: "0.00.500.000 I srv  llama_server: model loaded\n",  # noqa: ARG005 as if all before it were lost
+    ],
+    ids=["not loaded yet", "elsewhere", "says nothing"],
+)
+def test_before_the_kubelet_says_so_nothing_but_a_full_proof_is_concluded(
+    site: Site, log: Callable[[Pod], str]
+) -> None:
+    site.operator()
+    site.node()
+    site.kubelet.behave("gemma", Behaviour(log=log, up=False))
+    site.apply("gemma")
+    pod = eventually(lambda: site.pods()[0])
+    key = f"{site.namespace}/{pod['metadata']['name']}"
+    eventually(lambda: site.kubelet.log_reads[key] >= len(GLANCES), what="it was looked at")
+    stays(lambda: site.condition("Verified")["status"] == "Unknown", 0.5)
+    assert [one["metadata"]["uid"] for one in site.pods()] == [pod["metadata"]["uid"]]
 
 
 def test_a_restarted_container_is_proven_anew(site: Site) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paddock.api.vocabulary import Reason
-from paddock.core.evidence import Evidence, Expected, ServerLog, judge, last_error, parse_log
+from paddock.core.evidence import Evidence, Expected, ServerLog, is_loaded, judge, last_error, parse_log
 from paddock.core.images import BUILD
 from paddock.core.pod import Mounted, arguments
 from support.builders import bound, deployment
@@ -238,6 +238,21 @@ def test_text_of_the_model_is_no_evidence() -> None:
         "0.00.1 I print_info: general.name = using device CUDA0 (NVIDIA GeForce RTX 4080) (0000:02:00.0) - 1 MiB free\n"
     )
     assert parse_log(forged) == ServerLog()
+
+
+@pytest.mark.parametrize(
+    ("line", "loaded"),
+    [
+        ("0.03.716.800 I srv  llama_server: model loaded", True),
+        ("0.03.716.800 I main: model loaded", True),
+        ("0.00.010.000 I llama_model_loader: - kv   3: general.name str = model loaded", False),
+        ("srv  llama_server: model loaded", False),
+        ("You are helpful. 0.03.716.800 I main: model loaded", False),
+        ("0.03.716.805 I srv  llama_server: listening on http://127.0.0.1:8080", False),
+    ],
+)
+def test_only_the_server_itself_says_that_all_is_loaded(line: str, loaded: bool) -> None:
+    assert is_loaded(f"0.00.500.000 I something before\n{line}\n0.03.716.880 I srv  update_slots: idle\n") is loaded
 
 
 @given(st.text(max_size=200))

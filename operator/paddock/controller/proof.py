@@ -13,7 +13,7 @@ from paddock.controller.parts import Parts
 from paddock.controller.store import Replicas
 from paddock.controller.witnesses import subject_of
 from paddock.core.deployment import Deployment
-from paddock.core.evidence import Evidence, Expected, judge, last_error, parse_log
+from paddock.core.evidence import Evidence, Expected, is_loaded, judge, last_error, parse_log
 from paddock.core.images import build_of
 from paddock.core.learning import learned_of
 from paddock.core.plan import Plan
@@ -33,6 +33,17 @@ BINDING_PAUSE = 1.0
 """Seconds between looks at a server of which it is not known what it was given."""
 GLANCE = 0.25
 """Seconds between looks meanwhile."""
+
+
+GLANCES = (0.3, 0.5, 0.8, 1.2)
+"""Seconds from one look at the log of a server that comes up to the next: the kubelet tells of it up to two seconds
+after it is up, and once more as late of the gate."""
+FORGOTTEN = 3600.0
+"""Seconds after which it is forgotten how often a container was looked at."""
+MOST_GLANCED_AT = 8
+"""Servers that are looked at so at once; the others wait for the kubelet's word."""
+TAIL = 8
+"""Lines at the end of a log that is looked at so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +75,8 @@ class Prover:
         """By UID of the pod: what was handed on of its process."""
         self._crashes: dict[str, _Crash] = {}
         self._unreadable: dict[str, int] = {}
+        self._glanced: dict[str, tuple[int, float]] = {}
+        """By container id: how often it was looked at, and until when it is left alone."""
 
     async def prove(self, deployment: Deployment) -> bool:
         """Judge the logs of servers that are up; tells whether a pod was changed: then another look follows."""
@@ -78,6 +91,8 @@ class Prover:
                 changed |= by_binding
             elif one.needs_evidence:
                 changed |= await self._judge(deployment, one)
+            elif one.comes_up and one.container_id:
+                changed |= await self._glance(deployment, one)
             elif one.verified and not one.deleting:
                 changed |= await self._look_at_proven(deployment, one)
         return changed
@@ -131,13 +146,35 @@ class Prover:
             record.gpu, Learned(backend=record.backend, build=build_of(record.image), process_bytes=beside)
         )
 
-    async def _judge(self, deployment: Deployment, one: Replica) -> bool:
+    async def _glance(self, deployment: Deployment, one: Replica) -> bool:
+        """Judge a server as soon as its log says that it is up; its gate is then open when the kubelet finds it up."""
+        now_ = asyncio.get_running_loop().time()
+        times, until = self._glanced.get(one.container_id, (0, 0.0))
+        if times == 0:
+            self._glanced = {key: value for key, value in self._glanced.items() if now_ - value[1] < FORGOTTEN}
+            if sum(value[1] > now_ for value in self._glanced.values()) >= MOST_GLANCED_AT:
+                return False
+        if times == len(GLANCES):
+            return False
+        if until > now_:
+            self._look_again(deployment.key, until - now_)
+            return False
+        self._glanced[one.container_id] = times + 1, now_ + GLANCES[times]
+        self._look_again(deployment.key, GLANCES[times])
+        try:
+            end = await self._cluster.log(one.namespace, one.name, CONTAINER, tail_lines=TAIL)
+        except ClusterError:
+            return False  # The kubelet may not have it yet.
+        return is_loaded(end) and await self._judge(deployment, one, early=True)
+
+    async def _judge(self, deployment: Deployment, one: Replica, *, early: bool = False) -> bool:
+        """Conclude from what there is; `early` only that all is well."""
         record = one.record
         if record is None:
             await self._set_gate(one, "False", Reason.NO_EVIDENCE, "the pod has no record of its placement")
             return True
         log_says = await self._log_of(deployment, one, record)
-        if log_says is None:
+        if log_says is None or (early and not log_says.verified):
             return False
         sight = self._witnesses.sight(one)
         if sight.hasty and self._is_early(one, log_says):

@@ -18,6 +18,8 @@ _PREFIX = r"^(?:[0-9.]+ [A-Z] )?\w+:\s+"
 _DEVICE = re.compile(_PREFIX + r"using device (\S+) \((.*)\) \(([^()]*)\) - \d+ MiB free\s*$")
 _BUFFER = re.compile(_PREFIX + r"(\S+)\s+(model|KV|RS|LoRA|compute) buffer size =\s+([0-9]+(?:\.[0-9]+)?) MiB\s*$")
 _ENCODER = re.compile(_PREFIX + r"CLIP using (\S+) backend\s*$")
+_LOADED = re.compile(r"[\d.]+ I (?:srv +)?(?:llama_server|main): model loaded\s*$")
+"""Whole lines only: a model's own texts are printed in the log, too."""
 _HOST = re.compile(r"^(CPU|CPU_\w+|AMX|BLAS|.*_Host)$")
 _REPACKED = re.compile(r"^(AMX|CPU_(?!Mapped$|HBM$)\w+)$")
 """Buffers whose layout only the CPU can compute with."""
@@ -92,6 +94,11 @@ def parse_log(text: str) -> ServerLog:
             # The compute line is printed again whenever the graph is reserved anew; the last one holds.
             buffers[key] = int(float(size) * MIB) + (0 if kind == "compute" else buffers.get(key, 0))
     return ServerLog(tuple(devices), buffers, tuple(encoders))
+
+
+def is_loaded(end: str) -> bool:
+    """Tell whether the end of a log says that all is loaded: what `parse_log` reads then stands before it."""
+    return any(_LOADED.match(line) for line in end.splitlines())
 
 
 def judge(log: ServerLog, expected: Expected) -> Evidence:

@@ -152,6 +152,11 @@ class Replica:
         return self.container_ready and not self.deleting and self.container_id != "" and not self._judged
 
     @property
+    def comes_up(self) -> bool:
+        """Whether the server runs, is not up as far as the kubelet has told, and was not judged yet."""
+        return self.running and not self.container_ready and not self.deleting and not self._judged
+
+    @property
     def _judged(self) -> bool:
         """Whether the gate tells of the container that runs now, or of none as long as none does.
 
