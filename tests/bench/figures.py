@@ -32,7 +32,7 @@ AIMS: dict[str, Aim] = {
     "restart_200_writes": Aim("writes of a restart with 200", "", 0),
     "restart_1000": Aim("clean restart with 1000: process start -> first decision", "s", 1),
     "restart_1000_writes": Aim("writes of a restart with 1000", "", 0),
-    "restart_killed": Aim("kill -9, same pod starts again, 1000: process start -> first decision", "s", 1),
+    "restart_killed": Aim("kill -9, same pod starts again, 1000: process start -> first decision", "s", 15),
     "takeover_stopped": Aim("SIGTERM of the leader -> first decision of a standby, 1000", "s", 1),
     "takeover_killed": Aim("kill -9 of the leader -> first decision of a standby, 1000", "s", 15),
     "takeover_writes": Aim("writes of both takeovers", "", 0),
