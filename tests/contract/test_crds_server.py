@@ -183,6 +183,7 @@ def test_the_table_of_kubectl_get_has_a_cell_for_every_column(server: ApiServer)
         "driver": "570.1",
         "backends": ["CUDA"],
         "deployments": ["default/shown"],
+        "usedBy": "default/shown",
         "memory": {"total": "12282Mi", "free": "12032Mi", "reserved": "256Mi", "foreign": "0Mi"},
         "conditions": [_condition("Ready")],
     }

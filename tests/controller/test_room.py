@@ -26,6 +26,7 @@ def test_a_third_model_waits_for_room_and_starts_when_there_is_some(site: Site) 
     assert "1 GiB short" in message
     assert f"2 GiB for {site.namespace}/a" in message
     assert len(site.reservations()) == 2
+    assert site.gpu()["usedBy"] == f"{site.namespace}/a, {site.namespace}/b"
     mark = site.settle()
     stays(lambda: not site.plane.written(mark), 1.5)
     site.client.delete(site.path("a"))

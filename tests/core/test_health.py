@@ -5,7 +5,7 @@ from paddock.api.report import DeviceProcess, DeviceTrouble, DeviceUse, GgmlType
 from paddock.api.vocabulary import Reason
 from paddock.core.fleet import device_of
 from paddock.core.health import dress, ready_of, withheld
-from paddock.core.inventory import combine, merge, observe
+from paddock.core.inventory import MOST_NAMED, combine, in_words, merge, observe
 from paddock.core.witness import Place
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -110,3 +110,10 @@ def test_reports_of_two_agents_are_joined() -> None:
 
 def test_the_boot_is_told() -> None:
     assert status(report(boot_id="one")).boot_id == "one"
+
+
+def test_who_uses_a_card_is_told_in_words_however_many() -> None:
+    names = [f"team/{number}" for number in range(MOST_NAMED + 2)]
+    assert in_words([]) is None
+    assert in_words(names[:2]) == "team/0, team/1"
+    assert in_words(names) == f"{', '.join(names[:MOST_NAMED])} and 2 more"
