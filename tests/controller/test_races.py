@@ -16,6 +16,7 @@ from paddock.controller.parts import Parts
 from paddock.controller.reconcile import Reconciler
 from paddock.controller.settings import Settings
 from paddock.controller.store import World
+from paddock.core.inventory import in_words
 
 JSON = dict[str, Any]
 GIB = 1024**3
@@ -104,6 +105,7 @@ def gpu(version: int, *pods: str, since: str = THEN) -> JSON:
             "memory": {"total": "16384Mi", "free": "16384Mi", "reserved": f"{1024 * len(pods)}Mi"},
             "reservations": reservations,
             "deployments": sorted({one["deployment"] for one in reservations}),
+            "usedBy": in_words(sorted({one["deployment"] for one in reservations})),
             "conditions": [],
         },
     }
