@@ -48,7 +48,7 @@ def measure(folder: Path, model: Path, names: Iterable[str] = SETS) -> dict[str,
     found: dict[str, list[list[int]] | str] = {}
     left = list(names)
     while left:
-        answers = _run(folder, model, left)
+        answers = asked(folder, model, [option_set(one) for one in left])
         for name, answer in zip(left, answers, strict=False):
             refused = answer.get("error")
             found[name] = refused.rpartition(" | ")[2] if refused else [answer["device"], answer["host"]]
@@ -58,13 +58,13 @@ def measure(folder: Path, model: Path, names: Iterable[str] = SETS) -> dict[str,
     return found
 
 
-def _run(folder: Path, model: Path, names: list[str]) -> list[dict[str, Any]]:
-    """Give the answers up to the end, or to the set with which llama.cpp ends its process."""
-    asked = "".join(json.dumps(option_set(name)) + "\n" for name in names)
+def asked(folder: Path, model: Path, sets: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Give llama.cpp's answers up to the end, or to the option set with which it ends its process."""
+    lines = "".join(json.dumps(one) + "\n" for one in sets)
     environment = {**os.environ, "LD_LIBRARY_PATH": str(folder), "GGML_NO_BACKTRACE": "1"}
     ended = subprocess.run(
         [sys.executable, str(PROGRAM), str(folder), str(model)],
-        input=asked,
+        input=lines,
         capture_output=True,
         text=True,
         env=environment,

@@ -22,7 +22,6 @@ NOT_EXACT: frozenset[str] = frozenset(
         "glm5-next-moe",
         "hrm_text-dense",
         "minimax-m3-moe",
-        "plamo2-dense",
         "qwen4exp-moe",
     }
 )
@@ -31,14 +30,8 @@ WIDE: frozenset[str] = frozenset(
     {
         "deepseek4-moe",
         "glm5-next-moe",
-        "granitehybrid-dense",
         "hrm_text-dense",
-        "jamba-dense",
-        "kimi-k3-moe",
-        "lfm2-dense",
-        "lfm2moe-moe",
         "minimax-m3-moe",
-        "plamo2-dense",
         "qwen4exp-moe",
     }
 )

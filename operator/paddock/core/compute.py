@@ -7,7 +7,8 @@ from typing import Final
 
 from paddock.api.report import HeaderSummary
 from paddock.core import architectures as known
-from paddock.core.geometry import Geometry, Options, copies_cache, flash_attention, widths
+from paddock.core.geometry import CONTEXT_STEP, Geometry, Options, copies_cache, flash_attention, widths
+from paddock.core.quantity import round_up
 
 _F16: Final = 2
 _F32: Final = 4
@@ -26,7 +27,9 @@ def bounded_device(summary: HeaderSummary, options: Options, geometry: Geometry)
         expert = summary.expert_feed_forward or forward
         step = max(step, summary.experts_used * (3 * width + 3 * expert) * tokens)
     step = max(_F32 * step, _F32 * (summary.vocabulary + width) * geometry.outputs)
-    graph = (_F32 * 4 * width * tokens + step) * _graph_factor(summary) // 100
+    if not _measured(summary):  # others may compute attention and feed-forward beside each other
+        step += _F32 * _queries(summary) * tokens
+    graph = max(_F32 * 4 * width * tokens + step, _F32 * _attention(summary) * tokens) * _graph_factor(summary) // 100
     if summary.recurrent:
         states = summary.recurrent_state_bytes * (geometry.slots if options.kv_unified else 1)
         graph += 3 * _F32 * 4 * summary.recurrent_width * tokens + 2 * states
@@ -41,6 +44,20 @@ def bounded_device(summary: HeaderSummary, options: Options, geometry: Geometry)
     if summary.indexer_length:
         total += _F32 * tokens * (_INDEX_SCRATCH + (heads + 6) * cells * geometry.slots)
     return total + total // 400 + _ROOM
+
+
+def _queries(summary: HeaderSummary) -> int:
+    """Give the elements of all queries of a token, or of what attention makes of them."""
+    return max(summary.head_count, default=0) * max(max(widths(summary, windowed=flag)) for flag in (False, True))
+
+
+def _attention(summary: HeaderSummary) -> int:
+    """Give at least the elements of a token that attention needs at once, where heads are wider than a token.
+
+    These are the token and its residual; queries before and after their rotation, and a gate; keys and values twice.
+    """
+    keys = max(summary.head_count_kv, default=0) * max(max(widths(summary, windowed=flag)) for flag in (False, True))
+    return 2 * summary.embedding_length + 3 * _queries(summary) + 4 * keys
 
 
 def bounded_host(summary: HeaderSummary, options: Options, geometry: Geometry) -> int:
@@ -70,13 +87,19 @@ def pooling_bound(summary: HeaderSummary, geometry: Geometry) -> int:
 def _scattered(summary: HeaderSummary, geometry: Geometry) -> int:
     """Bytes of the places that values are written to one by one, which is how they are kept without FlashAttention."""
     values = max(summary.head_count_kv, default=0) * max(widths(summary, windowed=flag)[1] for flag in (False, True))
-    return _I64 * geometry.tokens * values * (2 if geometry.window else 1)
+    return _I64 * geometry.tokens * values * (2 if geometry.window or _windows(summary) else 1)
+
+
+def _windows(summary: HeaderSummary) -> bool:
+    """Say whether a graph may have inputs of windowed layers, even where none of its layers is one."""
+    return summary.architecture in known.WINDOWS or summary.architecture in known.WINDOWS_IN_FILE
 
 
 def mask_cells(summary: HeaderSummary, geometry: Geometry) -> int:
     """Give the tokens that the attention masks cover per computed token."""
     if any(summary.head_count_kv):
-        return geometry.cells + geometry.window
+        unused = geometry.tokens if _windows(summary) and not geometry.window else 0
+        return geometry.cells + geometry.window + round_up(unused, CONTEXT_STEP)
     return 0 if summary.recurrent else 2 * geometry.tokens
 
 
@@ -114,6 +137,10 @@ def logits(summary: HeaderSummary, geometry: Geometry) -> int:
 
 def _graph_factor(summary: HeaderSummary) -> int:
     """Percent of the closed form that is planned."""
-    if summary.architecture in known.MEASURED_DENSE and not summary.experts_used:
+    if _measured(summary):
         return 100
     return 110 if summary.architecture in known.COMPARED else 300
+
+
+def _measured(summary: HeaderSummary) -> bool:
+    return summary.architecture in known.MEASURED_DENSE and not summary.experts_used

@@ -52,6 +52,8 @@ _UNCERTAIN_CACHE: Final = frozenset({"deepseek4"})
 """Compressed caches without a closed form."""
 _SPLIT_STATE: Final = 3
 """Times the bound of a graph with recurrent state whose layers are split over device and CPU."""
+_SPLIT_EXPERTS: Final = 2
+"""The same of a graph with experts: what they give is copied before it is added up."""
 ROOM: Final = 10
 """A part of this number is added where the replayed graph may differ from the one in question."""
 _FUSING: Final = frozenset({"vulkan", "metal", "other", "unknown"})
@@ -233,6 +235,7 @@ def _compute(summary: HeaderSummary, options: Options, geometry: Geometry, on_de
     rolled_back = states_rolled_back(summary, options)  # no graph of this kind was recorded
     sizes = None if rolled_back else _planned(summary, options, geometry, places)
     if sizes is not None:
+        sizes = sizes._replace(sure=sizes.sure and not _alike(summary))
         return _replayed(summary, options, geometry, sizes, on_device)
     bound = bounded_device(summary, options, geometry)
     inputs = bounded_host(summary, options, geometry)
@@ -240,13 +243,21 @@ def _compute(summary: HeaderSummary, options: Options, geometry: Geometry, on_de
     if not on_device:
         return [Addend("compute buffer", "host", "compute", bound + inputs, "bound")]
     if places.mixed:
-        bound *= _SPLIT_STATE if summary.recurrent else 1
+        bound *= _SPLIT_STATE if summary.recurrent else _SPLIT_EXPERTS if summary.experts_used else 1
         inputs += bound
     return [
         Addend("compute buffer", "device", "compute", bound, "bound"),
         *_copy(summary, options, geometry),
         Addend("inputs of the graph", "host", "compute", inputs, "bound"),
     ]
+
+
+def _alike(summary: HeaderSummary) -> bool:
+    """Say whether an index of latent keys has as many heads as attention: results of both may then share memory."""
+    if summary.graph is None or summary.key_length_mla is None:
+        return False
+    heads = summary.graph.numbers.get("attention.indexer.head_count", 0)
+    return bool(heads) and heads in summary.head_count
 
 
 def _planned(summary: HeaderSummary, options: Options, geometry: Geometry, places: Places) -> ComputeSizes | None:
@@ -264,9 +275,12 @@ def _planned(summary: HeaderSummary, options: Options, geometry: Geometry, place
 def _allocated(summary: HeaderSummary, options: Options, geometry: Geometry, places: Places) -> ComputeSizes | None:
     """Give what the allocator would take, with what is known to be added; None without a template."""
     flash = _keeps_flash(summary, options, geometry, places)
-    sizes = _sizes(summary, options if flash else replace(options, flash_attention="off"), geometry, places)
-    if sizes is not None and not flash:  # its values are not laid out for that, so a layer's are copied
-        sizes = sizes._replace(device=sizes.device + copied_values(summary, geometry), sure=False)
+    own = options if flash else replace(options, flash_attention="given up")
+    sizes = _sizes(summary, own, geometry, places)
+    if sizes is None and not flash:  # the values are not laid out for doing without it, so a layer's are copied
+        sizes = _sizes(summary, replace(options, flash_attention="off"), geometry, places)
+        if sizes is not None:
+            sizes = sizes._replace(device=sizes.device + copied_values(summary, geometry), sure=False)
     if sizes is None or not places.mixed or options.backend == "generic":
         return sizes
     # such a GPU computes prompts for the host's layers too, with copies of their weights (offload_op)

@@ -33,7 +33,8 @@ class Options:
     cache_type_v: str = "f16"
     batch: int = 2048
     ubatch: int = 512
-    flash_attention: Literal["on", "off", "auto"] = "auto"
+    flash_attention: Literal["on", "off", "auto", "given up"] = "auto"
+    """given up is what llama.cpp makes of auto after the cache was laid out for it; nobody can ask for it."""
     embeddings: bool = False
     """A server that gives embeddings or ranks, not text."""
     pooling: Pooling | None = None
@@ -110,7 +111,7 @@ def pooling_of(summary: HeaderSummary, options: Options) -> Pooling:
 
 def flash_attention(summary: HeaderSummary, options: Options) -> bool:
     """Say whether FlashAttention will be in use; with auto it is not where CUDA lacks a kernel for the heads."""
-    if options.flash_attention == "off" or summary.architecture in known.WITHOUT_FLASH:
+    if options.flash_attention in ("off", "given up") or summary.architecture in known.WITHOUT_FLASH:
         return False
     if options.flash_attention == "on" or not copies_cache(options):
         return True

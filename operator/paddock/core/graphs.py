@@ -15,7 +15,7 @@ from paddock.core import architectures as known
 from paddock.core.allocator import ALIGNMENT, Allocator, aligned
 from paddock.core.geometry import Geometry, Options, flash_attention, pooling_of
 from paddock.core.ggml import ELEMENTS
-from paddock.core.outline import all_layer_keys, model_key, outside_key, signatures
+from paddock.core.outline import all_layer_keys, model_key, outside_keys, signatures
 from paddock.core.sizes import atoms, evaluate
 
 DEVICE, HOST = 0, 1
@@ -99,7 +99,7 @@ def _step(word: str) -> Operation:
 def graph_class(summary: HeaderSummary, options: Options) -> str:
     """Name what decides over the structure of a graph beside the model."""
     flash = flash_attention(summary, options)
-    name = "f" if flash else "n"
+    name = "f" if flash else "v" if options.flash_attention == "given up" else "n"
     if options.quantized:
         rotated = summary.key_length % _BOUNDED == 0, summary.value_length % _BOUNDED == 0
         name += "q" + "".join("rn"[not flag] for flag in rotated)
@@ -145,7 +145,7 @@ class Part(NamedTuple):
 def parts_of(summary: HeaderSummary, outline: GraphOutline, graph: str, templates: Templates) -> list[Part] | None:
     """Give the bodies in order; None when one is not known."""
     names = [signatures(outline.shapes), *(signatures(kind.shapes) for kind in outline.kinds)]
-    keys = [[outside_key("P", outline)], *all_layer_keys(outline), [outside_key("Z", outline)]]
+    keys = [outside_keys("P", outline), *all_layer_keys(outline), outside_keys("Z", outline)]
     kinds = [0, *(kind + 1 for kind in outline.layers), 0]
     found: dict[tuple[str, str, int], tuple[int, bool] | None] = {}
     parts = []

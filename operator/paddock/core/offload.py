@@ -25,8 +25,9 @@ EXPERTS: Final = tuple(f"ffn_{part}_{kind}exps" for part in ("up", "down", "gate
 
 FEW: Final = 32
 """Tokens: in smaller graphs llama.cpp keeps some operations where their layer is (src/llama-context.cpp)."""
-REPEATS: Final = 3
-"""Times that a sequence of layers is computed, of all that follow each other."""
+REPEATS: Final = (3, 5)
+"""Times that a sequence of layers is computed, of all that follow each other; all of them are where the two differ."""
+EVERY: Final = 2**31
 LONGEST_PERIOD: Final = 8
 
 
@@ -118,30 +119,38 @@ def scheduled_sizes(
     places: Places,
     alignment: int = ALIGNMENT,
 ) -> ComputeSizes | None:
-    """Give the sizes with the device's alignment in bytes; None when a part of the graph is unknown."""
-    found = _assembled(summary, options, geometry, templates, places)
-    if found is None:
-        return None
-    graph, sure = found
-    try:
-        device, host = scheduler.peaks(graph, alignment, few=geometry.tokens < FEW)
-    except KeyError:
-        return None
-    return ComputeSizes(device, host, sure)
+    """Give the sizes with the device's alignment in bytes; None when a part of the graph is unknown.
+
+    Layers that repeat need no more memory, as a rule; but some graphs keep something of each layer, as a mask.
+    """
+    before: ComputeSizes | None = None
+    for repeats in (*REPEATS, EVERY):
+        found = _assembled(summary, options, geometry, templates, places, repeats)
+        if found is None:
+            return None
+        try:
+            device, host = scheduler.peaks(found[0], alignment, few=geometry.tokens < FEW)
+        except KeyError:
+            return None
+        sizes = ComputeSizes(device, host, found[1])
+        if sizes == before:
+            break
+        before = sizes
+    return before
 
 
 def flash_stays(
     summary: HeaderSummary, options: Options, geometry: Geometry, templates: Templates, places: Places
 ) -> bool:
     """Say whether llama.cpp keeps FlashAttention, which it may choose: not where a layer's is computed elsewhere."""
-    found = _assembled(summary, options, geometry, templates, places)
+    found = _assembled(summary, options, geometry, templates, places, REPEATS[0])
     return found is None or scheduler.flash_stays(found[0])
 
 
 def _assembled(
-    summary: HeaderSummary, options: Options, geometry: Geometry, templates: Templates, places: Places
+    summary: HeaderSummary, options: Options, geometry: Geometry, templates: Templates, places: Places, repeats: int
 ) -> tuple[Graph, bool] | None:
-    """Give the graph, and whether tensors of these names were seen with every part of it."""
+    """Give the graph with so many of the layers that repeat, and whether tensors of these names were seen with it."""
     outline = summary.graph
     if outline is None or not outline.layers:
         return None
@@ -153,7 +162,7 @@ def _assembled(
     if parts is None:
         return None
     numbers = [atoms(summary, geometry, None), *(atoms(summary, geometry, kind) for kind in outline.kinds)]
-    parts, places = _shortened(parts, places)
+    parts, places = _shortened(parts, places, repeats)
     bodies = [parse(templates.bodies[part.body]) for part in parts]
     try:
         return _Builder(parts, bodies, numbers, places).build(), all(part.seen for part in parts)
@@ -161,8 +170,8 @@ def _assembled(
         return None
 
 
-def _shortened(parts: Sequence[Part], places: Places) -> tuple[list[Part], Places]:
-    """Leave out layers that repeat what was there often enough: they need no more memory at once."""
+def _shortened(parts: Sequence[Part], places: Places, repeats: int) -> tuple[list[Part], Places]:
+    """Leave out layers that repeat what was there often enough."""
     rows = list(zip(parts[1:-1], places.layers, places.experts, strict=True))
     kept: list[int] = []
     position = 0
@@ -172,8 +181,8 @@ def _shortened(parts: Sequence[Part], places: Places) -> tuple[list[Part], Place
             once = rows[position : position + period]
             while rows[position + times * period : position + (times + 1) * period] == once:
                 times += 1
-            if times > REPEATS:
-                kept += range(position, position + REPEATS * period)
+            if times > repeats:
+                kept += range(position, position + repeats * period)
                 position += times * period
                 break
         else:
@@ -206,6 +215,10 @@ class _Builder:
         self.outside = [self._outside(position) for position in range(len(parts))]
         self.carried: list[int] = []
         self.shared: list[int] = []
+        self.kept = {
+            (position, one.number) for position, body in enumerate(bodies) for one in body.leaving if one.letter == "s"
+        }
+        """Position of parts and of their tensors that more than the next part uses."""
 
     def build(self) -> Graph:
         """Give the whole graph."""
@@ -233,11 +246,21 @@ class _Builder:
             if self.bodies[position].words[index].gap and position + 1 < len(self.bodies):
                 self._begin(position + 1)
             self._add_word(position, index)
-        self.carried = []
-        for one in self.bodies[position].leaving:
-            (self.shared if one.letter == "s" else self.carried).append(self.own[position][one.number])
+        self.carried = self._leaving(position)
+
+    def _leaving(self, position: int) -> list[int]:
+        """Give what a part leaves to the next one; NOWHERE for what it has not yet."""
+        own, leaving = self.own[position], self.bodies[position].leaving
+        numbers = [one.number for one in leaving if one.letter != "s"]
+        return [own[number] if number < len(own) else scheduler.NOWHERE for number in numbers]
 
     def _begin(self, position: int) -> None:
+        """Add what is early of a part; it uses what the part before has computed so far."""
+        before, self.carried = self.carried, self._leaving(position - 1)
+        self._add_early(position)
+        self.carried = before
+
+    def _add_early(self, position: int) -> None:
         for index, word in enumerate(self.bodies[position].words):
             if not word.early:
                 break
@@ -248,6 +271,8 @@ class _Builder:
         tables = {"n": own, "p": self.computed, "c": self.carried, "s": self.shared}
         outside = self.outside[position]
         own.append(len(self.graph.places))
+        if (position, index) in self.kept:
+            self.shared.append(own[-1])
         if word.name:
             self.leaves[word.name] = own[-1]
         elif not position:
@@ -256,7 +281,10 @@ class _Builder:
         def number(one: Reference) -> int:
             if one.letter == "l":
                 return self.leaves[one.name]
-            return tables[one.letter][one.number] if one.letter in tables else outside[one.letter]
+            found = tables[one.letter][one.number] if one.letter in tables else outside[one.letter]
+            if found == scheduler.NOWHERE:
+                raise IndexError(one.number)
+            return found
 
         view = scheduler.NOWHERE if word.view is None else number(word.view)
         operation = Operation(word.kind, word.output, view, tuple(map(number, word.sources)), word.alike)

@@ -28,6 +28,13 @@ def outside_key(letter: str, outline: GraphOutline) -> str:
     return letter + ",".join(sorted({outline.kinds[kind].traits.replace("e", "") for kind in outline.layers}))
 
 
+def outside_keys(letter: str, outline: GraphOutline) -> list[str]:
+    """Name it by itself, and before the layers also with the first one, which decides over the order of the inputs."""
+    own = outside_key(letter, outline)
+    first = outline.kinds[outline.layers[0]].traits
+    return [own, f"{own}>{'r' if 'r' in first else 'a'}"] if letter == "P" else [own]
+
+
 def _beside(traits: str) -> str:
     """Give what a layer's neighbour can change: it fetches its recurrent state before the layer ends."""
     return "".join(letter for letter in traits if letter in "ra")

@@ -4,7 +4,8 @@
 HEADERS ggml's headers, each FOLDER models of one set of sizes, as `variants.py` beside this file makes them; its name
 begins with the number of the set. Writes one file for each model; those that are there already are kept.
 
-`python -m estimate.derive write OUT`: derives the templates. Ends with 1 when a graph could not be explained.
+`python -m estimate.derive check OUT`: derives the templates of what is recorded there, and says how they differ from
+those that ship (merge.py); `write OUT` writes them too. Ends with 1 when a graph could not be explained.
 """
 
 import gzip
@@ -18,20 +19,21 @@ from typing import Any
 from estimate import encoders
 from estimate.derive import derive, nodes, segments
 from estimate.derive.derive import Bodies, Recording, names_of
-from estimate.derive.recording import build, load, record, save
-from estimate.derive.verify import left_out, left_out_operations
+from estimate.derive.merge import merged
+from estimate.derive.recording import GIVEN_UP, build, load, record, save
+from estimate.derive.verify import by_operations, by_steps, left_out
 from estimate.llama import BUILD
 from paddock.core import templates
 from paddock.core.graphs import Templates
 from support.gguf_writer import write_gguf
 
 FORMS = {
-    templates.STEPS: (segments.segments, derive.steps, left_out),
-    templates.OPERATIONS: (nodes.cut, derive.words, left_out_operations),
+    templates.STEPS: (segments.segments, derive.steps, by_steps),
+    templates.OPERATIONS: (nodes.cut, derive.words, by_operations),
 }
 
 
-def record_all(libraries: Path, headers: Path, out: Path, folders: list[Path]) -> None:
+def record_all(libraries: Path, headers: Path, out: Path, folders: list[Path], *, encoders_too: bool = True) -> None:
     """Record every model of the folders, and encoders."""
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
@@ -41,7 +43,7 @@ def record_all(libraries: Path, headers: Path, out: Path, folders: list[Path]) -
                 path = out / f"{folder.name}-{model.stem}.gz"
                 if not path.exists():
                     save(path, record(libraries, recorder, model, int(folder.name[0])))
-        for name, number, shape in encoders.small():
+        for name, number, shape in encoders.small() if encoders_too else ():
             path, model = out / f"{number}-{name}.gz", Path(scratch) / "encoder.gguf"
             if not path.exists():
                 write_gguf(model, encoders.metadata(shape), encoders.tensors(shape))
@@ -63,56 +65,35 @@ def derived(recordings: dict[str, list[Recording]], name: str) -> tuple[Template
     cut, write, _ = FORMS[name]
     bodies, graphs, trouble = Bodies(), {}, []
     names = {architecture: names_of(own) for architecture, own in recordings.items()}
-    for architecture, own in recordings.items():
+    for architecture, every in recordings.items():
+        # the allocator's steps are of graphs in one place, where FlashAttention is not given up
+        own = [one for one in every if name != templates.STEPS or one.asked["flashAttention"] != GIVEN_UP]
         graphs[architecture], lines = derive.derive(own, bodies, cut, write)
         trouble += [f"{architecture}: {line}" for line in sorted(set(lines))]
     return Templates(BUILD, tuple(bodies.numbers), graphs, names, {}), trouble
 
 
-def write_all(out: Path) -> int:
-    """Derive both forms from recordings, one architecture at a time, and write them."""
+def write_all(out: Path, *, only_check: bool) -> int:
+    """Derive both forms from recordings, one architecture at a time; tell the differences, and write the templates."""
     troubled = 0
-    merged = {name: Merged() for name in FORMS}
+    fresh: dict[str, list[Templates]] = {name: [] for name in FORMS}
     for paths in architectures(out).values():
         own = [one for path in paths for one in load(path)]
-        for name, whole in merged.items():
+        for name, parts in fresh.items():
             part, trouble = derived({own[0].summary.architecture: own}, name)
-            whole.add(part)
+            parts.append(part)
             for line in trouble:
                 sys.stderr.write(f"{name}: {line}\n")
             troubled += bool(trouble)
-    for name, whole in merged.items():
-        found = whole.templates()
-        data: dict[str, Any] = {"build": BUILD, "bodies": found.bodies, "graphs": found.graphs, "names": found.names}
-        write(Path(templates.__file__).parent / name, data | {"leftOut": FORMS[name][2](found)})
+    for name, parts in fresh.items():
+        answer = FORMS[name][2]
+        found, changes = merged(templates.templates(name), parts, answer)
+        for change in changes:
+            sys.stdout.write(f"{name}: {change.architecture}: {change.text or 'the same'}\n")
+        if not only_check:
+            data = {"build": BUILD, "bodies": found.bodies, "graphs": found.graphs, "names": found.names}
+            write(Path(templates.__file__).parent / name, data | {"leftOut": left_out(found, answer)})
     return 1 if troubled else 0
-
-
-class Merged:
-    """Templates of architectures put together."""
-
-    def __init__(self) -> None:
-        self.bodies = Bodies()
-        self.graphs: dict[str, dict[str, dict[str, Any]]] = {}
-        self.names: dict[str, list[str]] = {}
-
-    def add(self, part: Templates) -> None:
-        """Add what others do not have yet."""
-        numbers = [self.bodies.number(text) for text in part.bodies]
-        self.names |= part.names
-        for architecture, graphs in part.graphs.items():
-            self.graphs[architecture] = {
-                graph: {key: _numbered(entry, numbers) for key, entry in entries.items()}
-                for graph, entries in graphs.items()
-            }
-
-    def templates(self) -> Templates:
-        """Give all of them."""
-        return Templates(BUILD, tuple(self.bodies.numbers), self.graphs, self.names, {})
-
-
-def _numbered(entry: int | dict[str, int], numbers: list[int]) -> int | dict[str, int]:
-    return numbers[entry] if isinstance(entry, int) else {name: numbers[own] for name, own in entry.items()}
 
 
 def write(path: Path, data: dict[str, Any]) -> None:
@@ -128,7 +109,7 @@ def main() -> int:
     if step == "record":
         record_all(paths[0], paths[1], paths[2], paths[3:])
         return 0
-    return write_all(paths[0])
+    return write_all(paths[0], only_check=step == "check")
 
 
 if __name__ == "__main__":

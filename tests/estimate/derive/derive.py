@@ -13,7 +13,7 @@ from estimate.options import options_of
 from paddock.api.report import HeaderSummary
 from paddock.core.geometry import Geometry, Options
 from paddock.core.graphs import graph_class
-from paddock.core.outline import all_layer_keys, outside_key, signatures
+from paddock.core.outline import all_layer_keys, outside_keys, signatures
 from paddock.core.sizes import atoms
 
 
@@ -61,8 +61,8 @@ def parts_of(recording: Recording, cut: Cut) -> Iterator[Part]:
             names = signatures(outline.kinds[kind].shapes)
             yield Part(graph, keys[position - 1], names, segment, numbers[kind])
         else:
-            key = outside_key("P" if position == 0 else "Z", outline)
-            yield Part(graph, [key], signatures(outline.shapes), segment, outside)
+            own = outside_keys("P" if position == 0 else "Z", outline)
+            yield Part(graph, own, signatures(outline.shapes), segment, outside)
 
 
 def names_of(recordings: list[Recording]) -> list[str]:

@@ -23,6 +23,7 @@ _DERIVED: Final = re.compile(r"-\d+ \(")
 _HELD: Final = re.compile(r"(norm|l_last)-\d+")
 """Names that keep an operation where its layer is, in graphs of few tokens (src/llama-context.cpp, graph_get_cb)."""
 _ANONYMOUS: Final = re.compile(r"leaf_\d+")
+_OWN_NAME: Final = re.compile(r"blk\.\d+\.|_l\d+.*")
 _OWN: Final = re.compile(r"(?:^blk\.|^cache_\w+_l)(\d+)")
 
 
@@ -181,15 +182,45 @@ class _Cutter:
             self.place[leaf] = own.pop() if len(own) == 1 else 0
 
     def _names(self) -> dict[int, str]:
-        """Name the leaves of the prologue; those without a name of their own by number."""
-        count: dict[str, int] = defaultdict(int)
-        names = {}
-        for leaf in self.found.leaves:
+        """Name the leaves of the prologue; those without a name of their own by number.
+
+        Where layers of several kinds may come first, and with them the order of the prologue differs, all of it has
+        names: leaves without their own by what is computed of them, results by what they are computed of.
+        """
+        found, count, names = self.found, defaultdict[str, int](int), dict[int, str]()
+        hybrid = self._hybrid()
+
+        def add(number: int, name: str) -> None:
+            name = name.replace(" ", "")
+            count[name] += 1
+            names[number] = name if count[name] == 1 else f"{name}.{count[name]}"
+
+        for leaf in found.leaves:
             if not self.place[leaf]:
-                name = _ANONYMOUS.sub("leaf", self.found.tensor(leaf).name)
-                count[name] += 1
-                names[leaf] = name if count[name] == 1 else f"{name}.{count[name]}"
+                name = found.tensor(leaf).name
+                users = self._users(leaf) if hybrid and _ANONYMOUS.fullmatch(name) else ""
+                add(leaf, users or _ANONYMOUS.sub("leaf", name))
+        for number in found.nodes if hybrid else ():
+            if not self.place[number]:
+                seen = (*found.sources[number], found.view(number))
+                of = next((names[one] for one in seen if one in names), "weights")
+                add(number, f"{found.tensor(number).op.lower()}_{of}")
         return names
+
+    def _hybrid(self) -> bool:
+        caches = [one.name for one in self.found.graph.tensors if one.external and is_cache(one.name)]
+        keys = [name.startswith("cache_k") for name in caches]
+        states = [not name.startswith("cache_") or name.startswith("cache_r") for name in caches]
+        return any(keys) and any(states)
+
+    def _users(self, leaf: int) -> str:
+        """Name a leaf by the operations that it is used by, and what with."""
+        found, what = self.found, set()
+        for number in found.nodes:
+            if leaf in (*found.sources[number], found.view(number)):
+                others = (found.tensor(one).name for one in found.sources[number] if found.tensor(one).external)
+                what.add("_".join([found.tensor(number).op.lower(), *(_OWN_NAME.sub("", one) for one in others)]))
+        return "of_" + "+".join(sorted(what))
 
     def _move_views(self) -> None:
         """Count views of inputs, which take no memory and which all layers share, to the prologue."""
@@ -214,9 +245,12 @@ class _Cutter:
             return own
         for source in (*self.found.sources[number], self.found.view(number)):
             if source >= 0 and self.found.tensor(source).external:
-                match = _OWN.match(self.found.tensor(source).name)
+                name = self.found.tensor(source).name
+                match = _OWN.match(name)
                 if match:
                     return int(match.group(1))
+                if is_cache(name):
+                    return layer_of(name)
         return None
 
     def run(self) -> list[Segment]:
@@ -284,7 +318,7 @@ class _Cutter:
         for source in found.sources[number]:
             alike = replaces and same_layout(tensor, found.tensor(source))
             marks.append(self._reference(number, source, segment, carried) + ("=" if alike else ""))
-        return text + "/" + ",".join(marks)
+        return text + "/" + ",".join(marks) + (f"#{self.names[number]}" if number in self.names else "")
 
     def _reference(self, number: int, other: int, segment: int, carried: list[int]) -> str:
         tensor = self.found.tensor(other)
@@ -305,7 +339,7 @@ class _Cutter:
 
     def _outside(self, number: int, tensor: Tensor, segment: int) -> str:
         """Name what lies in another buffer by where that is."""
-        if tensor.name.startswith("cache_"):
+        if is_cache(tensor.name):
             return "k"
         if tensor.name.startswith("blk."):
             return "e" if tensor.name.split(".", 2)[2].startswith(EXPERTS) else "w"
@@ -314,6 +348,11 @@ class _Cutter:
         if 0 < segment <= self.layers:
             return "w"
         return "f" if segment == 0 and tensor.name.startswith(_FIRST) else "o"
+
+
+def is_cache(name: str) -> bool:
+    """Say whether a tensor in another buffer is a cache; some architectures give them names of results."""
+    return name.startswith("cache_") or (not name.startswith("blk.") and layer_of(name) is not None)
 
 
 def _kind(tensor: Tensor) -> str:

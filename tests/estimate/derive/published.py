@@ -98,15 +98,19 @@ def rewrite(rows: list[Row], *, bare: bool, fused: bool) -> Iterator[Row]:
 
 
 def main() -> int:
-    """Rewrite every model of a folder."""
-    source, out = Path(sys.argv[1]), Path(sys.argv[2])
+    """Do what the arguments say."""
     how = sys.argv[3:]
+    write_all(Path(sys.argv[1]), Path(sys.argv[2]), bare="bare" in how, fused="fused" in how)
+    return 0
+
+
+def write_all(source: Path, out: Path, *, bare: bool, fused: bool) -> None:
+    """Rewrite every model of a folder."""
     out.mkdir(parents=True, exist_ok=True)
     for path in sorted(source.glob("*.gguf")):
         with path.open("rb") as file:
             entries, metadata, rows = read(file.read(2**22))
-        write(out / path.name, entries, metadata, list(rewrite(rows, bare="bare" in how, fused="fused" in how)))
-    return 0
+        write(out / path.name, entries, metadata, list(rewrite(rows, bare=bare, fused=fused)))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 // Built against ggml's headers and loaded with LD_PRELOAD; writes one JSON object per call to the file that the
 // environment variable RECORD names. A tensor is
 // [name, op, type, bytes, ne, nb, flags, external, view source, view offset, sources], sources by number.
+// With the environment variable GIVE_UP it says of every FlashAttention that no device computes it: llama.cpp then
+// gives it up after the cache was laid out for it, as where a layer's would be computed on another device.
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -95,4 +97,13 @@ void ggml_gallocr_reserve_n_size(ggml_gallocr_t allocator, struct ggml_cgraph * 
     size_t found[16] = {0};
     next(allocator, graph, node_places, leaf_places, sizes ? sizes : found);
     record(graph, node_places, leaf_places, sizes ? sizes : found);
+}
+
+ggml_backend_t ggml_backend_sched_get_tensor_backend(ggml_backend_sched_t scheduler, struct ggml_tensor * tensor) {
+    if (tensor->op == GGML_OP_FLASH_ATTN_EXT && getenv("GIVE_UP") != NULL) {
+        return NULL;
+    }
+    ggml_backend_t (*next)(ggml_backend_sched_t, struct ggml_tensor *) =
+        dlsym(RTLD_NEXT, "ggml_backend_sched_get_tensor_backend");
+    return next(scheduler, tensor);
 }

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -39,6 +40,7 @@ SIZES: Final = (
 """Each context is longer than the windows that models have built in."""
 POOLED: Final = frozenset({"gemma3", "llama", "qwen2", "qwen3", "qwen3vl"})
 """Architectures of text models that files of embeddings or ranks are published with."""
+GIVEN_UP: Final = "given up"
 NONE, MEAN, LAST, RANK = 0, 1, 3, 4
 """Pooling, by llama.cpp's numbers."""
 
@@ -52,12 +54,15 @@ def build(folder: Path, headers: Path) -> Path:
     return library
 
 
-def classes(sizes: Sizes, architecture: str) -> list[dict[str, Any]]:
+def classes(sizes: Sizes, summary: HeaderSummary) -> list[dict[str, Any]]:
     """Give option sets of every class: FlashAttention, type of the cache, slots, embeddings and how they are pooled."""
     found = []
-    pooled = architecture in POOLED or architecture in CACHELESS
+    pooled = summary.architecture in POOLED or summary.architecture in CACHELESS
     modes = [(False, NONE), *((True, pooling) for pooling in ((NONE, MEAN, LAST, RANK) if pooled else (NONE,)))]
-    for flash, kind in (("auto", "f16"), ("auto", "q8_0"), ("off", "f16")):
+    kinds = [("auto", "f16"), ("auto", "q8_0"), ("off", "f16")]
+    if summary.recurrent and any(summary.head_count_kv):  # between other layers attention may lie on the other side
+        kinds.append((GIVEN_UP, "f16"))
+    for flash, kind in kinds:
         for slots, unified in ((1, False), (sizes.slots, True), (sizes.slots, False)):
             found += [
                 {
@@ -88,7 +93,17 @@ def record(libraries: Path, recorder: Path, model: Path, number: int) -> list[Re
             return file.read(length)
 
         summary = summarize([read_gguf(read, model.stat().st_size)])
-    left, found = classes(sizes, summary.architecture), []
+    asked = classes(sizes, summary)
+    own = [one for one in asked if one["flashAttention"] == GIVEN_UP]
+    found = []
+    for left in ([one for one in asked if one not in own], own):
+        found += _recorded(libraries, recorder, model, summary, left)
+    return found
+
+
+def _recorded(
+    libraries: Path, recorder: Path, model: Path, summary: HeaderSummary, left: list[dict[str, Any]]
+) -> Iterator[Recording]:
     while left:
         answers, lines = _run(libraries, recorder, model, left)
         for asked, answer in zip(left, answers, strict=False):
@@ -96,9 +111,8 @@ def record(libraries: Path, recorder: Path, model: Path, number: int) -> list[Re
                 line = lines.pop(0)
                 if json.loads(line)["sizes"] != [answer["device"][2], answer["host"][2]]:
                     raise RuntimeError(f"{model.name}: the recorded graph is not the one that was measured")
-                found.append(Recording(summary, asked, line))
+                yield Recording(summary, asked, line)
         left = left[len(answers) + 1 :]
-    return found
 
 
 def save(path: Path, recordings: list[Recording]) -> None:
@@ -120,6 +134,9 @@ def _run(
         lines = Path(scratch) / "graphs"
         lines.touch()
         own = {"LD_LIBRARY_PATH": str(libraries), "LD_PRELOAD": str(recorder), "RECORD": str(lines)}
+        if any(one["flashAttention"] == GIVEN_UP for one in asked):
+            own["GIVE_UP"] = "1"
+            asked = [{**one, "flashAttention": "auto"} for one in asked]
         ended = subprocess.run(
             [sys.executable, str(PROGRAM), str(libraries), str(model)],
             input="".join(json.dumps(one) + "\n" for one in asked),

@@ -25,6 +25,7 @@ STRANGERS: Final = (
     "attention.head_count", "attention.max_alibi", "kda.safe", "ssm.dt_b_c", "rope.scaling.finetuned",
 )  # fmt: skip
 """Numbers of the metadata that no tensor is as long as, or that are known by a shorter name."""
+_TOKENS: Final = frozenset({"T", "Q", "R"})
 _FACTORS: Final = ("2", "3", "4", "5", "6", "7", "8")
 _LARGE: Final = ("16", "64", "128", "256")
 
@@ -80,6 +81,7 @@ class Search:
             yield str(target[0])
         if not self.alike:
             yield from self._multiples(target, _FACTORS)
+        yield from self._longer(target)
         yield from self._pairs(target)
         yield from self._multiples(target, (*_FACTORS, *_LARGE))
         yield from self._sums(target)
@@ -104,6 +106,13 @@ class Search:
             name = self.by_vector.get(tuple(value - number for value in target))
             if name:
                 yield f"+:{number}:{name}"
+
+    def _longer(self, target: tuple[int, ...]) -> Iterator[str]:
+        """Give so many tokens and a few more: a number that happens to be as small is not meant."""
+        for number in range(1, 4):
+            name = self.by_vector.get(tuple(value - number for value in target))
+            if name in _TOKENS:
+                yield f"+:{name}:{number}"
 
     def _pairs(self, target: tuple[int, ...]) -> Iterator[str]:
         for one, vector in self.vectors.items():

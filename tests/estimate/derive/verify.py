@@ -1,7 +1,9 @@
 """Leaves out of the templates what does not agree with llama.cpp on models that nothing was derived from."""
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
 
 from estimate import table
 from paddock.api.report import HeaderSummary
@@ -16,6 +18,8 @@ WITHIN = 0.01
 Checks = dict[tuple[str, str], dict[str, list[bool]]]
 Answer = Callable[[HeaderSummary, Options, Templates], tuple[str, ComputeSizes | None] | None]
 """The class of graph and the sizes; None where a form of templates has nothing to say."""
+Met = set[tuple[str, str, str]]
+"""Architecture, model and option set."""
 
 
 def by_steps(summary: HeaderSummary, options: Options, templates: Templates) -> tuple[str, ComputeSizes | None] | None:
@@ -34,14 +38,23 @@ def by_operations(
     geometry = Geometry.of(summary, options)
     asked = places.mixed and options.flash_attention == "auto" and not options.quantized
     if asked and not flash_stays(summary, options, geometry, templates, places):
-        return None  # an own kind of graph, which the estimate adds something to
+        options = replace(options, flash_attention="given up")
     sizes = scheduled_sizes(summary, options, geometry, templates, places)
     return graph_class(summary, options) + ("/" if places.mixed else ""), sizes
 
 
-def checks(templates: Templates, answer: Answer) -> Checks:
-    """Give whether each measured model and option set was met, by architecture and class of graph, then by kinds."""
-    found: Checks = defaultdict(lambda: defaultdict(list))
+class Check(NamedTuple):
+    """A measured model with an option set, and whether the templates say the same."""
+
+    summary: HeaderSummary
+    name: str
+    options: str
+    graph: str
+    good: bool
+
+
+def compared(templates: Templates, answer: Answer) -> Iterator[Check]:
+    """Compare with all that was measured and that the templates say something of."""
     for name in [*table.architectures(), *table.published(), *table.encoding()]:
         summary = table.summary(name)
         if summary.graph is None or summary.architecture not in templates.graphs:
@@ -52,8 +65,22 @@ def checks(templates: Templates, answer: Answer) -> Checks:
                 continue
             pairs = ((told[1].device, measured.device[2]), (told[1].host, measured.host[2]))
             good = all(abs(size - truth) <= WITHIN * truth for size, truth in pairs)
-            found[summary.architecture, told[0]][model_key(summary.graph)].append(good)
+            yield Check(summary, name, key, told[0], good)
+
+
+def checks(templates: Templates, answer: Answer) -> Checks:
+    """Give whether each measured model and option set was met, by architecture and class of graph, then by kinds."""
+    found: Checks = defaultdict(lambda: defaultdict(list))
+    for one in compared(templates, answer):
+        if one.summary.graph is not None:
+            found[one.summary.architecture, one.graph][model_key(one.summary.graph)].append(one.good)
     return found
+
+
+def met(templates: Templates, answer: Answer) -> Met:
+    """Give the measured models and option sets that the templates say the same of, unless they miss another alike."""
+    kept = replace(templates, left_out=left_out(templates, answer))
+    return {(one.summary.architecture, one.name, one.options) for one in compared(kept, answer) if one.good}
 
 
 def left_out(templates: Templates, answer: Answer = by_steps) -> dict[str, dict[str, list[str]]]:
