@@ -80,6 +80,7 @@ EVERYTHING: Object = {
         "env": {"PADDOCK_WORKERS": "4", "PADDOCK_LOG_LEVEL": "warning", "HTTPS_PROXY": "x"},
     },
     "agent": {"port": 19443, "hostPID": False, "podResources": True},
+    "holderPods": {"enabled": True},
     "agents": [
         {"name": "nvidia", "runtimeClassName": "nvidia-cdi", "env": {"NVIDIA_VISIBLE_DEVICES": "all"}},
         {
@@ -256,6 +257,7 @@ def test_the_device_plugin_is_a_container_of_its_own_with_root_and_little_else(e
     assert all(len(one["spec"]["template"]["spec"]["containers"]) == 1 for one in of_kind(everything, "DaemonSet"))
     values = {
         **EVERYTHING,
+        "holderPods": {"enabled": False},
         "agent": {"devicePlugin": {"enabled": True, "kubeletFolder": "/srv/kubelet/device-plugins"}},
     }
     for agent in of_kind(render(values), "DaemonSet"):
@@ -367,6 +369,7 @@ def test_the_operator_gets_what_the_values_say(everything: list[Object]) -> None
         "PADDOCK_DRA": "true",
         "PADDOCK_FETCH_CERTIFICATES": "-----BEGIN CERTIFICATE-----\n",
         "PADDOCK_FETCH_ENVIRONMENT": found["PADDOCK_FETCH_ENVIRONMENT"],
+        "PADDOCK_HOLDER_PODS": "true",
         "PADDOCK_IMAGE_PULL_POLICY": "Always",
         "PADDOCK_IMAGE_VOLUMES": "true",
         "PADDOCK_LEADER_ELECTION": "true",
@@ -504,6 +507,12 @@ def test_claims_are_a_right_only_where_they_are_used() -> None:
 
 def test_pods_are_changed_only_where_the_kubelet_is_asked() -> None:
     assert operator_rights({"agent": {"podResources": True}}) - operator_rights() == {"patch /pods"}
+
+
+def test_holders_are_a_right_in_the_own_namespace_alone() -> None:
+    named_spaces = {"watchNamespaces": ["team-a"], "agent": {"podResources": True}}
+    more = operator_rights({**named_spaces, "holderPods": {"enabled": True}}) - operator_rights(named_spaces)
+    assert more == {"create /pods", "delete /pods"}
 
 
 def test_who_asks_the_kubelet_is_root_without_any_right(everything: list[Object], defaults: list[Object]) -> None:
@@ -658,6 +667,12 @@ def test_two_pools_of_one_name_are_refused() -> None:
 def test_no_root_takes_the_place_of_the_cache() -> None:
     values = {"modelRoots": [{"path": "/model-cache", "hostPath": "/a"}], "modelCache": {"hostPath": "/b"}}
     assert "the path /model-cache is the cache's" in template(values).stderr
+
+
+def test_holders_need_the_kubelets_word() -> None:
+    refused = template({"holderPods": {"enabled": True}})
+    assert refused.returncode != 0
+    assert "holderPods.enabled needs agent.podResources" in refused.stderr
 
 
 def test_two_roots_of_one_path_are_refused() -> None:

@@ -249,3 +249,10 @@ def test_beside_a_plugin_of_its_vendor_any_card_is_asked_for() -> None:
 )
 def test_whole_cards_alone_are_borrowed(on: Any, node: Node | None, resource: str | None) -> None:
     assert lender(on, node) == resource
+
+
+def test_a_card_that_a_pod_was_given_is_lent_while_a_kubelet_starts_anew() -> None:
+    none_now = Node("node1", resources={"nvidia.com/gpu": 0})
+    assert lender(RTX_4080, none_now) is None
+    assert lender(RTX_4080, none_now, given=True) == "nvidia.com/gpu"
+    assert lender(RTX_4080, replace(none_now, labels={Label.DEDICATED: "true"}), given=True) is None

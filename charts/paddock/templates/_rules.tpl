@@ -92,7 +92,7 @@ ones. The agents have none.
 # where the agents are
 - apiGroups: [""]
   resources: [pods]
-  verbs: [list, watch]
+  verbs: [list, watch{{ if .Values.holderPods.enabled }}, create, delete{{ end }}]
 # its watches cover every kind in every namespace that it looks at; what it finds here is not served
 {{- if .Values.watchNamespaces }}
 - apiGroups: [paddock.dev]

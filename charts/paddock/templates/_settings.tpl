@@ -16,6 +16,7 @@ Environment given in values comes first, so that every setting can be reached.
   "PADDOCK_DRA" (.Values.dra.enabled | toString)
   "PADDOCK_FETCH_CERTIFICATES" .Values.fetch.caBundle
   "PADDOCK_FETCH_ENVIRONMENT" (include "paddock.fetchEnv" . | fromYaml | toJson)
+  "PADDOCK_HOLDER_PODS" (.Values.holderPods.enabled | toString)
   "PADDOCK_HOST_BUDGET" .Values.server.hostBudget
   "PADDOCK_IMAGE_PULL_POLICY" .Values.images.pullPolicy
   "PADDOCK_IMAGE_VOLUMES" (.Values.imageVolumes | toString)
@@ -75,6 +76,7 @@ Environment given in values comes first, so that every setting can be reached.
 
 {{/* What the schema cannot say. */}}
 {{- define "paddock.checkValues" -}}
+{{- if and .Values.holderPods.enabled (not .Values.agent.podResources) }}{{ fail "holderPods.enabled needs agent.podResources" }}{{ end -}}
 {{- $names := list -}}
 {{- range .Values.agents -}}
 {{- if has .name $names }}{{ fail (printf "two entries of agents are named %s" .name) }}{{ end -}}

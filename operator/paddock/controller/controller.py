@@ -34,6 +34,7 @@ from paddock.controller.store import World, node_of
 from paddock.controller.sweeps import ORPHAN_AGE, Sweeps
 from paddock.controller.volumes import Volumes
 from paddock.controller.workqueue import WorkQueue
+from paddock.core import holding
 from paddock.core.replica import Replica
 
 log = logging.getLogger("paddock.controller")
@@ -49,7 +50,9 @@ FIRST_RESYNCS = (2.0, 8.0)
 """Seconds from the start to the first full comparison, and from that to the second."""
 RESYNC_STEP = 5.0
 """Most seconds between two looks at what is due."""
-POD_SELECTOR = f"{Label.COMPONENT} in ({Label.NODE_AGENT},{Label.SERVER},{Label.INSPECT},{Label.FETCH})"
+POD_SELECTOR = (
+    f"{Label.COMPONENT} in ({Label.NODE_AGENT},{Label.SERVER},{Label.INSPECT},{Label.FETCH},{holding.COMPONENT})"
+)
 
 
 class Controller:
@@ -62,8 +65,8 @@ class Controller:
         self._listing = Listing(self, self._lists)
         self.queue: WorkQueue[Key] = WorkQueue()
         self.ledger = Ledger(cluster, settings, self._fleet_changed, self._reservations_lost)
-        self._lent = Lent(cluster, self.world, self.ledger, self.look_after)
-        self.ledger.dress = self._lent.dress
+        self.lent = Lent(cluster, settings, self.world, self.ledger, self.look_after)
+        self.ledger.dress = self.lent.dress
         self.claims = Claims(cluster, settings, self.world.offers, self.ledger.renew)
         self.policies = Policies(cluster, self.world.rules, self._fleet_changed)
         self.events = Events(cluster, settings.pod_name)
@@ -99,6 +102,8 @@ class Controller:
                 delay = min(2 * delay, LONGEST_PAUSE)
         background = [self._resync(), self._expect_agents(), self._tell_positions()]
         background.append(self.events.run(lambda: self.queue.idle))
+        if self.lent.holders.wanted:
+            background.append(self.lent.holders.run())
         self._tasks += [asyncio.create_task(one) for one in background]
         log.info(
             "ready: %d deployments, %d pods, %d GPUs, %d nodes",
@@ -117,7 +122,7 @@ class Controller:
             self.models = Models(self.cluster, self.agents, settings)
             self.models.nodes = self.world.nodes
             self.models.remote.deployments = self.world.deployments
-            more = (self.volumes, self.events, self._health, self.claims, self._lent, self._fleet_changed)
+            more = (self.volumes, self.events, self._health, self.claims, self.lent, self._fleet_changed)
             parts = Parts(self.ledger, self.models, *more)
             self._reconciler = Reconciler(self.cluster, settings, self.world, parts, self.look_after, self.look_later)
         await self._listing.fleet()
@@ -182,6 +187,8 @@ class Controller:
             case Label.NODE_AGENT:
                 if body["metadata"]["namespace"] == self.settings.namespace:
                     self.agents.apply(type_, body)
+            case holding.COMPONENT if body["metadata"]["namespace"] == self.settings.namespace:
+                self.lent.holders.apply(type_, body)
             case Label.INSPECT | Label.FETCH if self._lists.here(body["metadata"]["namespace"]):
                 self._inspector_event(type_, body)
             case Label.SERVER if self._lists.here(body["metadata"]["namespace"]):
@@ -326,7 +333,7 @@ class Controller:
             self.queue.add((DEPLOYMENT, key))
         self._reports[node] = report
         self._health.hear(node, report)
-        self._lent.hear(node, report.given)
+        self.lent.hear(node, report.given)
         self.queue.add((NODE, node))
         self.world.fleet_is_known |= bool(report.devices)
         if report.model_roots or report.cache is not None:
@@ -335,7 +342,7 @@ class Controller:
     async def _on_silent(self, node: str, why: str) -> None:
         self._reports[node] = why
         self._health.hear(node, why)
-        self._lent.hear(node, None)
+        self.lent.hear(node, None)
         self.queue.add((NODE, node))
 
     async def _take_node(self, node: str) -> None:

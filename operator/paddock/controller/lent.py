@@ -1,5 +1,7 @@
 """Cards that the device plugin of their vendor gives to pods: which are such, and which one a pod was given.
 
+A server asks for one itself, or shares one that a holder pod has (`holders`).
+
 The kubelet picks the card. The agent hears which from the kubelet; the reservation moves there, and the pod's record is
 written anew, before anything is proven.
 """
@@ -12,7 +14,9 @@ from paddock.api.report import GivenDevices
 from paddock.api.vocabulary import Annotation, Reason
 from paddock.controller.cluster import Cluster, ClusterError, namespaced
 from paddock.controller.decisions import reservation_of
+from paddock.controller.holders import Holders
 from paddock.controller.ledger import Ledger
+from paddock.controller.settings import Settings
 from paddock.controller.store import World
 from paddock.core.binding import lender
 from paddock.core.deployment import Deployment
@@ -27,18 +31,30 @@ log = logging.getLogger("paddock.lent")
 class Lent:
     """Learns which card a pod was given."""
 
-    def __init__(self, cluster: Cluster, world: World, ledger: Ledger, look_at: Callable[[str, float], None]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: Settings,
+        world: World,
+        ledger: Ledger,
+        look_at: Callable[[str, float], None],
+    ) -> None:
         """Call `look_at` with deployments (namespace/name) of which something new is known, after some seconds."""
         self._cluster, self._world, self._ledger, self._look_at = cluster, world, ledger, look_at
         self._given: dict[str, Mapping[str, GivenDevices]] = {}
         """What pods (namespace/name) were given, by node; only of nodes whose kubelet tells."""
+        self.holders = Holders(cluster, settings, world, ledger, self._given, look_at)
 
     def dress(self, device: Device) -> Device:
         """Give a device with what else than itself decides how pods get it: drivers, and the plugin of its vendor."""
         offer = offered(device.uuid, device.pci_id, self._world.offers.get(device.node, ()))
         told = device.node in self._given
-        lent = lender(device, self._world.nodes.get(device.node)) if told else None
-        return device if offer is None and lent is None else replace(device, offer=offer, lent=lent)
+        given = self.holders.are_on(device.node) or self.holders.who_has(device) is not None
+        lent = lender(device, self._world.nodes.get(device.node), given=given) if told else None
+        if offer is None and lent is None:
+            return device
+        known = replace(device, offer=offer, lent=lent)
+        return replace(known, holding=self.holders.holding(known, lent))
 
     def hear(self, node: str, given: list[GivenDevices] | None) -> None:
         """Take over what a kubelet tells; None: nothing."""
@@ -47,7 +63,7 @@ class Lent:
             self._given.pop(node, None)
         else:
             self._given[node] = {one.pod: one for one in given}
-        if (before is None) != (given is None):
+        if before != self._given.get(node):
             self._ledger.renew(node)
         for pod, one in self._given.get(node, {}).items():
             known = self._world.replicas.get(pod)

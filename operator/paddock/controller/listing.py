@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from paddock.api.vocabulary import API_VERSION, Label
 from paddock.controller.cluster import GPUS, JSON, RUNTIME_CLASSES, namespaced
 from paddock.controller.lists import Lists
+from paddock.core.holding import COMPONENT
 
 if TYPE_CHECKING:
     from paddock.controller.controller import Controller
@@ -19,8 +20,8 @@ class Listing:
         self._to, self._lists = controller, lists
 
     async def fleet(self) -> None:
-        """Read nodes, GPUs, RuntimeClasses and where the agents are."""
-        agents = {"labelSelector": f"{Label.COMPONENT}={Label.NODE_AGENT}"}
+        """Read nodes, GPUs, RuntimeClasses, and where agents and holders are."""
+        agents = {"labelSelector": f"{Label.COMPONENT} in ({Label.NODE_AGENT},{COMPONENT})"}
         nodes, classes, gpus, agent_pods, _ = await asyncio.gather(
             self._to.cluster.list("/api/v1/nodes"),
             self._to.cluster.list(RUNTIME_CLASSES),
@@ -30,7 +31,9 @@ class Listing:
         )
         await self._take_fleet(nodes, gpus)
         await self._take_classes(classes)
-        await self._take_agents(agent_pods)
+        holders = [one for one in agent_pods if one["metadata"]["labels"][Label.COMPONENT] == COMPONENT]
+        await self._take_holders(holders)
+        await self._take_agents([one for one in agent_pods if one not in holders])
 
     async def _take_classes(self, classes: list[JSON]) -> None:
         for one in classes:
@@ -38,6 +41,14 @@ class Listing:
         for name, uid in self._to.world.latest_classes.missing({one["metadata"]["name"] for one in classes}):
             if await self._to.cluster.is_gone(RUNTIME_CLASSES, name, uid):
                 self._to.runtime_class_event("DELETED", {"metadata": {"name": name, "uid": uid}})
+
+    async def _take_holders(self, pods: list[JSON]) -> None:
+        holders, namespace = self._to.lent.holders, self._to.settings.namespace
+        for pod in pods:
+            holders.apply(None, pod)
+        for name, uid in holders.missing({pod["metadata"]["name"] for pod in pods}):
+            if await self._to.cluster.is_gone(namespaced("pods", namespace), name, uid):
+                holders.apply("DELETED", {"metadata": {"namespace": namespace, "name": name, "uid": uid}})
 
     async def _take_agents(self, pods: list[JSON]) -> None:
         for pod in pods:

@@ -42,7 +42,7 @@ from paddock.core.fleet import Fleet
 from paddock.core.placement import Placement, Unplaceable, place
 from paddock.core.plan import Plan, Removal, Wanted, plan
 from paddock.core.pod import PodSettings, pod_name, server_pod
-from paddock.core.queue import kept_for
+from paddock.core.queue import kept_for, several
 from paddock.core.replica import Record, Replica, replica_of
 from paddock.core.request import Request
 from paddock.core.rules import priority_problem, rules_for
@@ -61,8 +61,6 @@ FLEET_CAN_HELP = (
 )
 """What a change of the fleet or of its policies may end. An inspector pod that ends is such a change too: it may have
 read the file for several deployments."""
-MOST_NAMED = 3
-"""Deployments ahead in the queue that a message names."""
 LONGEST_PUT_OFF = 2.0
 """Seconds by which Service and first status may be put off while other deployments wait for their pods."""
 
@@ -88,7 +86,7 @@ class Reconciler:
         self._pauses = Pauses()
         self._moves = Moves(settings, world, parts, look_again)
         self._fetching = Fetching(cluster, settings, world, parts, look_again)
-        self._claims = parts.claims
+        self._claims, self._holders = parts.claims, parts.lent.holders
         self._health, self._doubts = parts.health, parts.health.doubts
         self._prover = Prover(cluster, world.replicas, parts, look_again)
 
@@ -176,7 +174,7 @@ class Reconciler:
             self._is_lost,
             self._moves.departure,
         )
-        return self._doubts.replace(steps)
+        return self._holders.replace(self._doubts.replace(steps))
 
     def _is_lost(self, replica: Replica) -> bool:
         """Tell whether a pod is on a node that does not answer."""
@@ -263,15 +261,14 @@ class Reconciler:
             if isinstance(decision, Unplaceable):
                 refusal = with_hint(decision, accepted, deployment.name)
                 finding = await self._make_room(deployment, wanted, request, fleet, refusal, steps)
-                if finding.reason not in (Reason.WAITING_FOR_DEVICE, Reason.NO_DEVICE):
-                    return finding
-                finding = await self._with_moves(deployment, wanted, key, request, finding)
-                return replace(finding, position=self._world.waiting.enqueue(deployment, key, request))
+                return await self._with_moves(deployment, wanted, key, request, finding)
             if accepted.open:
                 settled = await self._settle(deployment, wanted, accepted, (fleet, decision), steps)
                 if isinstance(settled, Finding):
                     return settled
                 accepted, decision = settled.accepted, settled.decision
+            if (asked := await self._holders.wait_for(decision.device)) is not None:
+                return replace(asked, position=self._world.waiting.enqueue(deployment, key, request))
             binding = binding_of(deployment, decision, key.partition("/")[2], self._world, self._settings)
             if isinstance(binding, Finding):
                 return binding
@@ -293,7 +290,15 @@ class Reconciler:
     async def _with_moves(
         self, deployment: Deployment, wanted: Wanted, pod: str, request: Request, finding: Finding
     ) -> Finding:
-        """Have others make room for a replica that waits, as far as policies let it."""
+        """Have others make room for a replica that waits, as far as policies let it, and queue it up."""
+        if finding.reason in (Reason.WAITING_FOR_DEVICE, Reason.NO_DEVICE):
+            finding = await self._moved(deployment, wanted, pod, request, finding)
+            return replace(finding, position=self._world.waiting.enqueue(deployment, pod, request))
+        return finding
+
+    async def _moved(
+        self, deployment: Deployment, wanted: Wanted, pod: str, request: Request, finding: Finding
+    ) -> Finding:
         old = wanted.replacing
         if old is not None:
             if self._moves.departure(old) is not None:
@@ -313,8 +318,8 @@ class Reconciler:
         fleet = kept.without((pod,))
         decision = place(request, fleet)
         if names_ and isinstance(decision, Unplaceable) and isinstance(place(request, real.without((pod,))), Placement):
-            decision = replace(decision, message=f"{_several(names_)} ahead in the queue; {decision.message}")
-        return fleet, decision
+            decision = replace(decision, message=f"{several(names_)} ahead in the queue; {decision.message}")
+        return fleet, self._holders.rather_held(request, fleet, decision)
 
     async def _settle(
         self, deployment: Deployment, wanted: Wanted, accepted: Accepted, asked: tuple[Fleet, Placement], steps: Plan
@@ -489,10 +494,3 @@ class Reconciler:
         if body["metadata"].get("generation") != latest.generation:
             # The answer already holds a change whose event will look old; nobody else would tell of it.
             self._look_again(latest.key, 0.0)
-
-
-def _several(names: list[str]) -> str:
-    """Give a few names, and how many there are beside them."""
-    shown = ", ".join(names[:MOST_NAMED])
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return f"{shown}{more} {'is' if len(names) == 1 else 'are'}"

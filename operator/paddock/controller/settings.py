@@ -63,6 +63,10 @@ class Settings(BaseModel):
     """Whether servers get cards that a driver for dynamic resource allocation offers by ResourceClaims."""
     device_classes: dict[str, str] = {}
     """DeviceClass by driver, where it is not called like the driver."""
+    holder_pods: bool = False
+    """Whether holder pods get the cards that a vendor's device plugin gives by number, so that servers share them."""
+    holder_idle_seconds: Annotated[float, Field(gt=0)] = 20
+    """Seconds after which a holder pod goes whose card nobody has anything on."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     """imagePullPolicy of server and inspector pods."""
     reserve: str = "0"

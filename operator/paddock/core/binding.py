@@ -12,7 +12,7 @@ from paddock.api.binding import Binder
 from paddock.api.selector import Vendor
 from paddock.api.vocabulary import GRANULE, Label, Verdict
 from paddock.core.dra import CLAIM_IN_POD
-from paddock.core.fleet import Device, Node
+from paddock.core.fleet import Device, Holding, Node
 from paddock.core.quantity import UNLIMITED
 from paddock.core.selector import vendor_of
 
@@ -131,21 +131,39 @@ def choose(device: Device, facts: NodeFacts, wish: Asked) -> Chosen | Refused:
     return next(found for found in ways if found is not None)
 
 
-def lender(device: Device, node: Node | None) -> str | None:
-    """Give the resource by which the plugin of its vendor gives whole cards to pods, this one among them."""
+def lender(device: Device, node: Node | None, *, given: bool = False) -> str | None:
+    """Give the resource by which the plugin of its vendor gives whole cards to pods, this one among them.
+
+    A node whose kubelet was started anew advertises none for a while; where pods were `given` such they are still lent.
+    """
     vendor = vendor_of(device)
     name = _WHOLE_CARDS.get(vendor) if vendor is not None else None
-    if node is None or name is None or not node.resources.get(name) or node.labels.get(Label.DEDICATED) == "true":
+    if node is None or name is None or node.labels.get(Label.DEDICATED) == "true":
+        return None
+    if not node.resources.get(name) and not given:
         return None
     return name if node.labels.get(SHARING, "none") == "none" else None
 
 
-def _vendor_plugin(device: Device, _facts: NodeFacts, _wish: Asked) -> Chosen | Refused | None:
+def _vendor_plugin(device: Device, facts: NodeFacts, wish: Asked) -> Chosen | Refused | None:
     if device.lent is None:
         return None
+    if device.holding is not None:
+        return _held(device, device.holding, facts, wish)
     return Chosen(
         Binder.VENDOR_PLUGIN, f"the node advertises {device.lent}: its plugin picks the card, and tells which"
     )
+
+
+def _held(device: Device, holding: Holding, facts: NodeFacts, wish: Asked) -> Chosen | Refused | None:
+    if holding.why:
+        return Refused(Verdict.VENDOR_PLUGIN_PRESENT, holding.why)
+    way = _runtime_class(device, facts, wish)
+    if not isinstance(way, Chosen):
+        return way
+    who = f"holder pod {holding.pod}" if holding.pod else "a holder pod"
+    given = f"RuntimeClass {wish.runtime_class} gives it by its UUID"
+    return Chosen(Binder.VENDOR_PLUGIN, f"{who} has the card of the node's {device.lent}, and {given}")
 
 
 def _dra(device: Device, _facts: NodeFacts, _wish: Asked) -> Chosen | Refused | None:
@@ -275,11 +293,13 @@ def by_claim(device: Device, _facts: NodeFacts, _need: int, names: Names) -> Bin
     return Binding(f"{device.backend}0", {**HIDDEN, **named}, resource_claims={CLAIM_IN_POD: names.claim})
 
 
-def by_vendor_plugin(device: Device, facts: NodeFacts, _need: int, names: Names) -> Binding:
-    """Ask the plugin of its vendor for one card, whichever that is.
+def by_vendor_plugin(device: Device, facts: NodeFacts, need: int, names: Names) -> Binding:
+    """Ask the plugin of its vendor for one card, whichever that is; one that a holder pod has is given by its UUID.
 
     Variables that name a card would get in the way of those that the plugin sets.
     """
+    if device.holding is not None:
+        return by_runtime_class(device, facts, need, names)
     cuda = device.backend == "CUDA"
     there = names.runtime_class if cuda and names.runtime_class in facts.runtime_classes else None
     order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if cuda else {}

@@ -95,6 +95,23 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
+class Holding:
+    """How a card of a vendor's plugin is held, or can be."""
+
+    pod: str = ""
+    """The holder that has it; empty: none has."""
+    free: bool = False
+    """Without a holder: whether one can be made that may be given it."""
+    why: str = ""
+    """Where neither is so: why not."""
+
+    @property
+    def missing(self) -> bool:
+        """Whether a holder has to be made before a server can have the card."""
+        return not self.pod and self.free
+
+
+@dataclass(frozen=True, slots=True)
 class Device:
     """A device and what is reserved on it. Sizes in bytes."""
 
@@ -137,6 +154,8 @@ class Device:
     """What a driver for dynamic resource allocation calls it, where one offers it."""
     lent: str | None = None
     """Resource by which the plugin of its vendor gives it or one of its kind, where the kubelet tells which."""
+    holding: Holding | None = None
+    """How it is held where a plugin lends it and servers share what holder pods have."""
     more: int = 0
     """Bytes by which a server's overhead here is planned higher, or lower, than by the table: learned from others."""
     reserved: int = field(init=False, compare=False, repr=False, default=0)
@@ -162,6 +181,8 @@ class Device:
     @property
     def exclusive(self) -> bool:
         """Whether one pod at a time has it, however much memory that leaves."""
+        if self.holding is not None:
+            return False
         if self.binder is not None:
             return self.binder in (Binder.DRA, Binder.VENDOR_PLUGIN)
         return self.offer is not None or self.lent is not None
@@ -169,9 +190,16 @@ class Device:
     @property
     def picked_by_plugin(self) -> bool:
         """Whether not this card is asked for, but any that the plugin of its vendor has left."""
+        if self.holding is not None:
+            return False
         if self.binder is None:
             return self.lent is not None and self.offer is None
         return self.lent is not None and self.binder is Binder.VENDOR_PLUGIN
+
+    @property
+    def unheld(self) -> bool:
+        """Whether a holder pod has to get it before a server can have it."""
+        return self.holding is not None and self.holding.missing
 
     def overbooked(self, reserve: int) -> bool:
         """Tell whether more is reserved on it than can be."""

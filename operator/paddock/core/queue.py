@@ -5,7 +5,7 @@ already, so that it takes nothing from them, whatever the order in which they ar
 nobody up: a small model may pass a large one.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from paddock.core.deployment import Deployment
@@ -13,6 +13,8 @@ from paddock.core.fleet import Claim, Fleet
 from paddock.core.placement import Placement, place
 from paddock.core.request import Request
 
+MOST_NAMED = 3
+"""Deployments ahead that a message names."""
 EXACT = 10
 """Positions up to this one are told exactly; further ones in steps, so that a long queue is not written anew each time
 that one leaves it."""
@@ -76,3 +78,10 @@ def position(ahead: int) -> int:
         return place_
     step: int = 10 ** (len(str(place_)) - 1)
     return -(-place_ // step) * step
+
+
+def several(names: Sequence[str]) -> str:
+    """Give the names of a few that are ahead, and how many there are beside them, as the begin of a sentence."""
+    shown = ", ".join(names[:MOST_NAMED])
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f"{shown}{more} {'is' if len(names) == 1 else 'are'}"

@@ -66,6 +66,7 @@ def kind_of(member: Member) -> Hashable:
         device.plugin is not None and (device.plugin.registered, device.plugin.hands),
         device.offer is not None,
         device.lent,
+        device.holding is not None and (device.holding.missing, device.holding.why),
         device.budget,
         device.reserve,
         device.more,
