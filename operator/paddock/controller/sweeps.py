@@ -4,11 +4,12 @@ import logging
 import time
 
 from paddock.api.gpu import Reservation
-from paddock.controller.cluster import Cluster, namespaced
+from paddock.api.vocabulary import Reason
+from paddock.controller.cluster import Cluster, ClusterError, namespaced
 from paddock.controller.ledger import Ledger
 from paddock.controller.settings import Settings
 from paddock.controller.store import World
-from paddock.controller.volumes import Volumes, used_roots
+from paddock.controller.volumes import Volumes, roots_of, used_roots
 
 log = logging.getLogger("paddock.sweeps")
 ORPHAN_AGE = 30.0
@@ -74,7 +75,21 @@ class Sweeps:
         return replica.record is not None and replica.record.gpu == gpu
 
     async def volumes(self) -> None:
-        """Remove the volumes of model roots that no deployment uses any more."""
+        """Remove the volumes of model roots that no deployment uses any more, and mend those that pods wait for."""
         if self._settings.model_roots or self._settings.cache_folder:  # Else the operator has no right to volumes.
             self._volumes.forget()
-            await self._volumes.sweep(used_roots(self._world.deployments.values(), self._settings))
+            await self._volumes.sweep(lambda: used_roots(self._world.deployments.values(), self._settings))
+            for replica in self._world.replicas.values():
+                if replica.waiting is Reason.UNSCHEDULABLE and replica.record is not None:
+                    await self._mend(f"{replica.namespace}/{replica.deployment}", replica.record.node)
+
+    async def _mend(self, deployment: str, node: str | None) -> None:
+        """See that the claims of a pod that cannot be scheduled are there: somebody may have removed a volume."""
+        owner = self._world.deployments.get(deployment)
+        if owner is None or node is None:
+            return
+        for root in roots_of(owner, self._settings):
+            try:
+                await self._volumes.ensure(root, node, owner.namespace)
+            except ClusterError as error:
+                log.warning("the volume for %s on %s: %s", deployment, node, error)
