@@ -91,7 +91,7 @@ OF_A_CLASS = {"backend", "type", "description", "total", "bandwidth", "compute_c
 """What `kind_of` gives as it is."""
 OF_EACH = {"gpu", "node", "name", "index", "free", "driver", "claims", "foreign", "reserved", "pending"}
 """What no filter asks for, or what is in what is left."""
-SEEN_BY_SOME = {"uuid", "raw_index", "why_not", "labels", "pci_id", "plugin", "offer"}
+SEEN_BY_SOME = {"uuid", "raw_index", "why_not", "labels", "pci_id", "plugin", "offer", "holding"}
 """What is looked at in part (whether a pod can be given it alone, why it is not ready), or by some selectors."""
 
 

@@ -11,7 +11,7 @@ from paddock.api.modeldeployment import AllowIntegrated, DeviceRef, Policy, Repl
 from paddock.api.selector import DeviceSelector, Preference
 from paddock.api.vocabulary import Label
 from paddock.core.dra import SliceDevice
-from paddock.core.fleet import Claim, Device, Fleet, Node, Taint
+from paddock.core.fleet import Claim, Device, Fleet, Holding, Node, Taint
 from paddock.core.quantity import UNLIMITED
 from paddock.core.request import Request
 from paddock.core.rules import Rule
@@ -77,6 +77,9 @@ def a_claim(chance: Random) -> Claim:
     return Claim(pod, pod.rpartition("-")[0], size, chance.random() < 0.5, chance.randint(0, 2) * GIB)
 
 
+HOLDINGS = [Holding(pod="held-1"), Holding(pod="held-2"), Holding(free=True), Holding(why="a pod of others has it")]
+
+
 def a_device(chance: Random, number: int) -> Device:
     """Give one device, much like others."""
     return device(
@@ -108,6 +111,7 @@ def a_device(chance: Random, number: int) -> Device:
         more=mostly(chance, 0, [300 * MIB, -200 * MIB], 0.1),
         offer=mostly(chance, None, [SliceDevice("gpu.nvidia.com", "pool", "gpu-0")], 0.1),
         lent=mostly(chance, None, ["nvidia.com/gpu"], 0.1),
+        holding=mostly(chance, None, HOLDINGS, 0.1),
         claims=tuple(a_claim(chance) for _ in range(chance.randint(0, 3))),
     )
 
