@@ -58,7 +58,8 @@ def reconciler(answers: Answers, world: World) -> tuple[Reconciler, list[tuple[s
     cluster = cast("Cluster", answers)
     ledger = Ledger(cluster, SETTINGS, lambda: None, lambda _: None)
     health = Health(cluster, ledger, world, SETTINGS, lambda _key, _after: None, lambda _: None)
-    parts = Parts(ledger, Mock(), Mock(), Mock(), health, Mock(), Mock(), lambda: None)
+    no_holders = Mock(holders=Mock(replace=lambda steps: steps))
+    parts = Parts(ledger, Mock(), Mock(), Mock(), health, Mock(), no_holders, lambda: None)
     made = Reconciler(cluster, SETTINGS, world, parts, lambda key, after: looks.append((key, after)), lambda _: False)
     return made, looks
 
