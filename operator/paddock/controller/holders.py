@@ -8,8 +8,9 @@ will do.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 from paddock.api.binding import Binder
@@ -20,7 +21,7 @@ from paddock.controller.ledger import Ledger
 from paddock.controller.settings import Settings
 from paddock.controller.store import Latest, World
 from paddock.core.fleet import Device, Fleet, Holding
-from paddock.core.holding import Holder, holder_name, holder_of, holder_pod
+from paddock.core.holding import Holder, holder_name, holder_of, holder_pod, is_holder_of
 from paddock.core.placement import Placement, Unplaceable, place
 from paddock.core.plan import Plan, Removal
 from paddock.core.replica import Replica
@@ -64,6 +65,10 @@ class Holders:
         """UIDs of holders on whose card something was."""
         self._pauses: dict[str, tuple[float, float]] = {}
         """By node: until when it gets no holder, and how long that pause is in all."""
+        self._former: set[str] = set()
+        """Names that holders had: what the kubelet tells of one that is gone must not be taken for its successor's."""
+        self._one_at_a_time = asyncio.Lock()
+        """Held from the look at whether a holder is on its way until the next one is made."""
 
     # -- what is there ---------------------------------------------------------------------------------------------
 
@@ -73,8 +78,11 @@ class Holders:
         if not self._latest.take(type_, meta["name"], meta):
             return
         before = self._pods.pop(meta["name"], None)
+        self._former.add(meta["name"])
         if type_ != "DELETED":
             self._pods[meta["name"]] = holder_of(body)
+        if type_ is None and before is None:
+            self._used.add(meta["uid"])  # Nobody here saw what it was made for.
         after = self._pods.get(meta["name"])
         if after != before:
             for node in {one.node for one in (before, after) if one is not None}:
@@ -89,21 +97,26 @@ class Holders:
         by_us = device.binder in (None, Binder.VENDOR_PLUGIN) and device.offer is None
         if not self.wanted or resource is None or device.backend != "CUDA" or not by_us:
             return None
-        given = self._given.get(device.node, {})
         who = self.who_has(device)
         if who is not None:
             holder = self._sound(who)
             return Holding(pod=holder.name) if holder is not None else Holding(why=f"the plugin gave it to {who}")
         if (last := self._last_with(device)) is not None:
             return Holding(why=f"the kubelet does not tell now whether holder pod {last.name} has it")
-        taken = sum(len(one.devices) for one in given.values() if one.resource == resource)
-        node = self._world.nodes.get(device.node)
-        if node is None or node.resources.get(resource, 0) <= taken:
+        if not self._are_left(device.node, resource):
             return Holding(why=f"its node has no {resource} left for a holder pod")
-        left = self._pauses.get(device.node, (0.0, 0.0))[0] - time.monotonic()
-        if left > 0:
+        if self._is_paused(device.node):
             return Holding(why="holder pods of its node were given no card that is of use; tried again after a pause")
         return Holding(free=True)
+
+    def _are_left(self, node: str, resource: str) -> bool:
+        """Tell whether the plugin of a node has cards left to give."""
+        given, known = self._given.get(node, {}), self._world.nodes.get(node)
+        taken = sum(len(one.devices) for one in given.values() if one.resource == resource)
+        return known is not None and known.resources.get(resource, 0) > taken
+
+    def _is_paused(self, node: str) -> bool:
+        return self._pauses.get(node, (0.0, 0.0))[0] > time.monotonic()
 
     def are_on(self, node: str) -> bool:
         """Tell whether a node has a holder."""
@@ -159,16 +172,20 @@ class Holders:
     async def ask(self, device: Device) -> Finding:
         """Have a holder for a card, if none is on its way; gives what is waited for."""
         node, resource = device.node, device.lent or ""
-        there = self._waiting(node)
-        if there is None:
-            known = {one.name for one in self._pods.values()}
-            name = next(name for number in range(1000) if (name := holder_name(node, number)) not in known)
-            problem = await self._make(name, node, resource)
-            if problem is not None:
-                return Finding("False", Reason.WAITING_FOR_DEVICE, f"{node} can have no holder pod: {problem}")
-            there = Holder(name, "", node, resource)
+        async with self._one_at_a_time:
+            there = self._waiting(node)
+            if there is None:
+                name = self._new_name(node)
+                problem = await self._make(name, node, resource)
+                if problem is not None:
+                    return Finding("False", Reason.WAITING_FOR_DEVICE, f"{node} can have no holder pod: {problem}")
+                there = Holder(name, "", node, resource)
         words = f"holder pod {there.name} asks for a card of {node}"
         return Finding("False", Reason.WAITING_FOR_DEVICE, f"{words}: {there.problem}" if there.problem else words)
+
+    def _new_name(self, node: str) -> str:
+        told = {pod.partition("/")[2] for pod in self._given.get(node, {})}
+        return next(name for number in count() if (name := holder_name(node, number)) not in self._former | told)
 
     async def _make(self, name: str, node: str, resource: str) -> str | None:
         pods = namespaced("pods", self._settings.namespace)
@@ -181,7 +198,8 @@ class Holders:
             self.apply("ADDED", await self._cluster.post(pods, body))
         except ClusterError as error:
             if error.already_exists:
-                return None  # Its news is on the way.
+                self._former.add(name)
+                return None  # Its news is on the way, or it is none of ours.
             if error.refused:
                 return error.message
             raise
@@ -206,7 +224,7 @@ class Holders:
         moment = time.monotonic()
         for one in list(self._pods.values()):
             if not one.deleting and one.uid not in self._leaving:
-                await self._look(one, moment)
+                await self._or_later(self._look(one, moment))
         for node, (until, length) in list(self._pauses.items()):
             if 0 < until <= moment:
                 self._pauses[node] = 0.0, length
@@ -214,14 +232,22 @@ class Holders:
         for device in self._fleet().devices:
             if self._lost(device):
                 log.warning("GPU %s has servers and no holder pod any more", device.gpu)
-                await self.ask(device)
+                await self._or_later(self.ask(device))
         there = {one.uid for one in self._pods.values()}
         self._since = {uid: since for uid, since in self._since.items() if uid in there}
         self._cards = {uid: card for uid, card in self._cards.items() if uid in there}
         self._leaving &= there
+        self._used &= there
         for server in self._world.replicas.values():
             if self._why_not(server) is not None:
                 self._look_at(f"{server.namespace}/{server.deployment}", 0.0)
+
+    async def _or_later(self, step: Awaitable[object]) -> None:
+        """Do a step; what the API server does not take of one holder is no reason to leave the others alone."""
+        try:
+            await step
+        except ClusterError as error:
+            log.warning("holders: %s", error)
 
     def _fleet(self) -> Fleet:
         return self._ledger.fleet(self._world.nodes)
@@ -246,33 +272,36 @@ class Holders:
         """Tell whether servers are on a card that no holder has, and none is on its way."""
         if device.holding is None or device.holding.pod or self._waiting(device.node) is not None:
             return False
-        if self._last_with(device) is not None:
+        if self._last_with(device) is not None or self._is_paused(device.node):
             return False
         who = self.who_has(device)
+        # As long as the kubelet tells of a holder that goes, the next one would be given another card, if there is one.
+        if who is not None and (not self._is_ours(who, device.node) or self._are_left(device.node, device.lent or "")):
+            return False
         servers = (self._world.replicas.get(claim.pod) for claim in device.claims)
-        return (who is None or self._is_ours(who)) and any(one is not None and shares(one) for one in servers)
+        return any(one is not None and shares(one) for one in servers)
 
-    def _is_ours(self, pod: str) -> bool:
+    def _is_ours(self, pod: str, node: str) -> bool:
+        """Tell whether a pod is a holder, or was one: the kubelet tells of it for longer than the API server."""
         namespace, _, name = pod.partition("/")
-        return namespace == self._settings.namespace and name in self._pods
+        return namespace == self._settings.namespace and is_holder_of(node, name)
 
     async def _remove(self, one: Holder, moment: float) -> None:
+        before = self._pauses.get(one.node, (0.0, 0.0))
         if one.uid not in self._used:
-            pause = max(self._settings.holder_idle_seconds, 2 * self._pauses.get(one.node, (0.0, 0.0))[1])
-            pause = min(LONGEST_PAUSE, pause)
+            pause = min(LONGEST_PAUSE, max(self._settings.holder_idle_seconds, 2 * before[1]))
             self._pauses[one.node] = moment + pause, pause
         # From here on nothing new is placed on its card; no await lies between this and the look at what is on it.
         self._leaving.add(one.uid)
-        self._used.discard(one.uid)
         self._ledger.renew(one.node)
         log.info("holder pod %s goes: nobody needs a card that it has", one.name)
         try:
             await self._cluster.delete(namespaced("pods", self._settings.namespace, one.name), one.uid)
-        except ClusterError as error:
-            if not error.not_found:
-                self._leaving.discard(one.uid)
-                self._ledger.renew(one.node)
-                raise
+        except ClusterError:
+            self._pauses[one.node] = before
+            self._leaving.discard(one.uid)
+            self._ledger.renew(one.node)
+            raise
 
     # -- servers whose card is somebody else's ---------------------------------------------------------------------
 
@@ -294,8 +323,11 @@ class Holders:
         if not self.wanted or record is None or record.gpu is None or one.deleting or not shares(one):
             return None
         device = self._fleet().device(record.gpu)
-        who = self.who_has(device) if device is not None and device.holding is not None else None
-        return None if who is None or self._is_ours(who) else f"the plugin of its vendor gave its card to {who}"
+        if device is None or device.holding is None:
+            return None
+        who = self.who_has(device)
+        ours = who is None or self._is_ours(who, device.node)
+        return None if ours else f"the plugin of its vendor gave its card to {who}"
 
 
 def shares(one: Replica) -> bool:

@@ -62,7 +62,7 @@ class Lent:
         if given is None:
             self._given.pop(node, None)
         else:
-            self._given[node] = {one.pod: one for one in given}
+            self._given[node] = _by_pod(given)
         if before != self._given.get(node):
             self._ledger.renew(node)
         for pod, one in self._given.get(node, {}).items():
@@ -120,3 +120,13 @@ class Lent:
         self._world.replicas.apply("MODIFIED", pod)
         await self._ledger.release(one.key, keep=gpu)
         self._look_at(deployment.key, 0.0)
+
+
+def _by_pod(given: list[GivenDevices]) -> dict[str, GivenDevices]:
+    """Give what pods were given in all; the kubelet tells of each of their containers."""
+    found: dict[str, GivenDevices] = {}
+    for one in given:
+        before = found.get(one.pod)
+        devices = [*before.devices, *one.devices] if before is not None else one.devices
+        found[one.pod] = one.model_copy(update={"devices": devices})
+    return found

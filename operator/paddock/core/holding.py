@@ -35,7 +35,16 @@ class Holder:
 
 def holder_name(node: str, number: int) -> str:
     """Give the deterministic name of a node's holder: who makes it a second time meets the first one's pod."""
-    return f"paddock-holder-{hashlib.sha256(node.encode()).hexdigest()[:10]}-{number}"
+    return f"{_prefix(node)}{number}"
+
+
+def is_holder_of(node: str, name: str) -> bool:
+    """Tell whether a pod's name is that of a node's holder."""
+    return name.startswith(_prefix(node))
+
+
+def _prefix(node: str) -> str:
+    return f"paddock-holder-{hashlib.sha256(node.encode()).hexdigest()[:10]}-"
 
 
 def holder_pod(name: str, node: str, resource: str, agent: Mapping[str, Any], user: int) -> dict[str, Any]:
