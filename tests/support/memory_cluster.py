@@ -48,7 +48,7 @@ class InMemory(Cluster):
         return copy.deepcopy(body)
 
     @override
-    async def request(self, method: str, path: str, body: object = None, **_: Any) -> bytes:
+    async def request(self, method: str, path: str, body: object = None, **_more: Any) -> bytes:
         bare, _, query = path.partition("?")
         told = f"{method} {bare}"
         self.sent.append(told)
