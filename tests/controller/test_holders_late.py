@@ -11,7 +11,7 @@ import pytest
 from paddock.api.binding import Binder
 from paddock.api.gpu import Reservation
 from paddock.api.report import GivenDevices
-from paddock.api.vocabulary import Annotation, Label
+from paddock.api.vocabulary import Label
 from paddock.controller.cluster import GPUS, ClusterError, namespaced
 from paddock.controller.controller import Controller
 from paddock.controller.settings import Settings
@@ -19,7 +19,7 @@ from paddock.controller.store import node_of
 from paddock.core.deployment import deployment_of
 from paddock.core.holding import COMPONENT, holder_name
 from paddock.core.plan import Plan
-from support.builders import GIB, NOW, body, device, record, replica
+from support.builders import GIB, NOW, READY, body, device, gpu_json, record, replica
 from support.memory_cluster import InMemory
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 JSON = dict[str, Any]
 PODS = namespaced("pods", "p")
 RESOURCE = "nvidia.com/gpu"
-READY = {"type": "Ready", "status": "True"}
 CARDS = [device(f"node1-{letter}", uuid=f"GPU-{letter}", pci_id=f"0000:0{letter}:00.0") for letter in "abc"]
 
 
@@ -57,7 +56,7 @@ class Node:
         status = {"allocatable": allocatable, "conditions": [READY]}
         self.operator.world.nodes["node1"] = node_of({"metadata": {"name": "node1", "uid": "n"}, "status": status})
         for one in CARDS:
-            self.operator.ledger.apply(self.cluster.put_there(GPUS, gpu(one)))
+            self.operator.ledger.apply(self.cluster.put_there(GPUS, gpu_json(one)))
         agent = {
             "metadata": {"name": "agent", "labels": {Label.COMPONENT: Label.NODE_AGENT}},
             "spec": {"nodeName": "node1", "containers": [{"name": "agent", "image": "paddock"}]},
@@ -122,27 +121,6 @@ class Node:
 
     def leaves(self, one: Replica) -> bool:
         return bool(self.holders.replace(Plan(current=(one,))).removals)
-
-
-def gpu(one: Device) -> JSON:
-    return {
-        "metadata": {"name": one.gpu, "annotations": {Annotation.NODE: one.node}},
-        "status": {
-            "node": one.node,
-            "index": 0,
-            "name": one.name,
-            "description": one.description,
-            "backends": [one.backend],
-            "rawIndex": 0,
-            "type": "Discrete",
-            "uuid": one.uuid,
-            "pciId": one.pci_id,
-            "memory": {"total": "12288Mi", "free": "12288Mi", "reserved": "0Mi"},
-            "conditions": [
-                {"type": "Ready", "status": "True", "reason": "Listed", "message": "", "lastTransitionTime": NOW}
-            ],
-        },
-    }
 
 
 async def test_a_server_stays_while_the_kubelet_still_tells_of_a_holder_that_is_gone(node: Node) -> None:

@@ -20,6 +20,7 @@ NOW = "2026-01-01T00:00:00Z"
 LATER = "2026-01-01T00:05:00Z"
 IMAGE = "ghcr.io/ggml-org/llama.cpp:server-cuda-b11434"
 CONTAINER_ID = "containerd://one"
+READY = {"type": "Ready", "status": "True"}
 
 
 def device(gpu: str = "node1-gpu-a", **fields: Any) -> Device:
@@ -224,6 +225,28 @@ def pod_json(of: Deployment, number: int = 0, *, status: dict[str, Any] | None =
             "containers": [{"name": CONTAINER, "startupProbe": {"periodSeconds": 1, "failureThreshold": 120}}],
         },
         "status": status or {"phase": "Pending"},
+    }
+
+
+def gpu_json(one: Device) -> dict[str, Any]:
+    """Give a device's GPU object, made for its node and Ready."""
+    return {
+        "metadata": {"name": one.gpu, "annotations": {Annotation.NODE: one.node}},
+        "status": {
+            "node": one.node,
+            "index": 0,
+            "name": one.name,
+            "description": one.description,
+            "backends": [one.backend],
+            "rawIndex": 0,
+            "type": "Discrete",
+            "uuid": one.uuid,
+            "pciId": one.pci_id,
+            "memory": {"total": "12288Mi", "free": "12288Mi", "reserved": "0Mi"},
+            "conditions": [
+                {"type": "Ready", "status": "True", "reason": "Listed", "message": "", "lastTransitionTime": NOW}
+            ],
+        },
     }
 
 

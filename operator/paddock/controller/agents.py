@@ -209,6 +209,11 @@ class Agents:
                     await self._silent(endpoint, f"no answer for {self._ttl:.0f} s: {error}")
                 await asyncio.sleep(delay)
                 delay = min(10.0, delay * 1.6)
+            except Exception:
+                log.exception("agent on %s: what it says cannot be taken over", endpoint.node)
+                etag = None
+                await asyncio.sleep(delay)
+                delay = min(10.0, delay * 1.6)
 
     async def _take(self, endpoint: Endpoint, report: NodeReport) -> None:
         ageing = self._ageing.pop(endpoint.node, None)
@@ -235,13 +240,14 @@ class Agents:
         async def wait() -> None:
             await asyncio.sleep(self._ttl)
             self._ageing.pop(endpoint.node, None)
-            await self._silent(endpoint, "its agent's pod is gone")
+            for pod in [pod for pod in self._reports.get(endpoint.node, {}) if pod not in self._tasks]:
+                await self._silent(Endpoint(pod, endpoint.node, ""), "its agent's pod is gone")
 
         reports = self._reports.get(endpoint.node, {})
         if endpoint.pod not in reports:
             return
-        replaced = any(one.node == endpoint.node for one, _ in self._tasks.values())
-        if replaced or endpoint.node not in self.nodes_known:
+        if endpoint.node not in self.nodes_known:
             reports.pop(endpoint.pod)
         elif endpoint.node not in self._ageing:
+            # Also where another agent is there: it may be of another kind of device, or never report.
             self._ageing[endpoint.node] = asyncio.create_task(wait(), name=f"age {endpoint.node}")

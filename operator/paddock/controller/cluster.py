@@ -152,7 +152,10 @@ class Cluster:
         more: Mapping[str, str] | None = None,
     ) -> aiohttp.ClientResponse:
         headers = {"Accept": "application/json, */*", "Content-Type": content_type, **(more or {})}
-        auth = await self._configuration.auth_settings()
+        try:
+            auth = await self._configuration.auth_settings()  # The token's file is read anew every minute.
+        except (ConfigException, OSError) as error:
+            raise ClusterError(0, "NoToken", f"{self.server}: {error}") from error
         if token := auth.get("BearerToken", {}).get("value"):
             headers["authorization"] = str(token)
         self._count(method, path)

@@ -7,7 +7,7 @@ look, and a slow resync by list heals whatever a watch lost.
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from paddock.api.report import NodeReport
@@ -100,11 +100,11 @@ class Controller:
                 log.warning("cannot start yet: %s; again in %.0f s", error, delay)
                 await asyncio.sleep(delay)
                 delay = min(2 * delay, LONGEST_PAUSE)
-        background = [self._resync(), self._expect_agents(), self._tell_positions()]
-        background.append(self.events.run(lambda: self.queue.idle))
+        background = [self._resync, self._expect_agents, self._tell_positions]
+        background.append(lambda: self.events.run(lambda: self.queue.idle))
         if self.lent.holders.wanted:
-            background.append(self.lent.holders.run())
-        self._tasks += [asyncio.create_task(one) for one in background]
+            background.append(self.lent.holders.run)
+        self._tasks += [asyncio.create_task(self._keep_up(one)) for one in background]
         log.info(
             "ready: %d deployments, %d pods, %d GPUs, %d nodes",
             len(self.world.deployments),
@@ -137,6 +137,16 @@ class Controller:
         """Give what operator and agents trust each other by; a Secret that is not there is made."""
         return await credentials.ensure(self.cluster, self.settings.namespace, self.settings.agent_secret)
 
+    async def _keep_up(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do background work until it ends; a mistake in it must not end it for good, and unseen."""
+        while True:
+            try:
+                return await work()
+            except Exception:
+                self._note("Bug")
+                log.exception("background work, begun again")
+                await asyncio.sleep(POSITION_PAUSE)
+
     async def stop(self) -> None:
         """End all background work."""
         left = set(self._tasks)
@@ -157,8 +167,9 @@ class Controller:
 
     async def _miss_services(self) -> None:
         """Have Services made anew that somebody deleted: they are not watched."""
-        present = await self._lists.names("services", "/api/v1", OURS)
-        for key in self._reconciler.services.miss(present, self.world.deployments.values()):
+        services = self._reconciler.services
+        made = services.made(self.world.deployments.values())
+        for key in services.miss(await self._lists.names("services", "/api/v1", OURS), made):
             log.warning("%s: its Service is gone, and is made anew", key)
             self.queue.add((DEPLOYMENT, key))
 
@@ -436,27 +447,36 @@ class Controller:
         waits = [*FIRST_RESYNCS]
         limit, tidy = waits.pop(0), Tidy()
         while True:
-            try:
-                await self._sweeps.orphans(age)
-                for key in self._sweeps.forsaken():
-                    self.queue.add((DEPLOYMENT, key))
+            if await self._healed(self._sweeps.orphans(age)):
                 age = ORPHAN_AGE
-                if self.world.waiting:  # Perhaps for what a driver has begun to offer meanwhile.
-                    await self.claims.refresh()
-                if time.monotonic() - self.synced > limit:
-                    await self._list_all()
-                    await self.agents.trust(await self._secret())
-                    await self._sweeps.volumes()
-                    await self._miss_services()
-                    bare = {node for _, node in self.ledger.bare()}
-                    for node in bare | {status.node for status in self.ledger.stored().values()}:
-                        self.queue.add((NODE, node))
-                    limit = waits.pop(0) if waits else self.settings.resync_seconds
-                    tidy.lists_were_read()
-                if self.queue.idle:
-                    tidy.look(self.reconciles)
-            except ClusterError as error:
-                log.warning("resync: %s", error)
-            except Exception:
-                log.exception("resync")
+            for key in self._sweeps.forsaken():
+                self.queue.add((DEPLOYMENT, key))
+            if self.world.waiting:  # Perhaps for what a driver has begun to offer meanwhile.
+                await self._healed(self.claims.refresh())
+            if time.monotonic() - self.synced > limit and await self._healed(self._list_all()):
+                for step in (self._trust(), self._sweeps.volumes(), self._miss_services()):
+                    await self._healed(step)
+                bare = {node for _, node in self.ledger.bare()}
+                for node in bare | {status.node for status in self.ledger.stored().values()}:
+                    self.queue.add((NODE, node))
+                limit = waits.pop(0) if waits else self.settings.resync_seconds
+                tidy.lists_were_read()
+            if self.queue.idle:
+                tidy.look(self.reconciles)
             await asyncio.sleep(min(limit, RESYNC_STEP))
+
+    async def _trust(self) -> None:
+        await self.agents.trust(await self._secret())
+
+    async def _healed(self, step: Awaitable[None]) -> bool:
+        """Do one step, and tell whether it was done: what fails, perhaps for ever, keeps nobody from the others."""
+        try:
+            await step
+        except ClusterError as error:
+            log.warning("resync: %s", error)
+            return False
+        except Exception:
+            self._note("Bug")
+            log.exception("resync")
+            return False
+        return True

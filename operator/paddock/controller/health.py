@@ -66,7 +66,7 @@ class Health:
         if known is None:
             # News of a GPU may be quicker than that of its node: one that was never known is asked for.
             if node in self._world.gone_nodes or await self._cluster.is_gone("/api/v1/nodes", node):
-                await self._take_gone(node, stored)
+                await self._take_gone(node)
             return None
         if not known.ready:
             await self._all(stored, Reason.NODE_NOT_READY, "Kubernetes says that its node is not Ready")
@@ -78,14 +78,20 @@ class Health:
             return None
         return await self._take_report(node, report, stored)
 
-    async def _take_gone(self, node: str, stored: dict[str, GPUStatus]) -> None:
-        for name, status in stored.items():
+    async def _take_gone(self, node: str) -> None:
+        for name in [name for name, status in self._ledger.stored().items() if status.node == node]:
+            status = self._ledger.status(name)
+            if node in self._world.nodes:
+                return  # It has come back meanwhile: what its owner says of its devices stays.
+            if status is None:
+                continue
             if not status.reservations:
                 log.info("GPU %s removed: its node is gone", name)
                 await self._ledger.delete(name)
             else:
                 await self._write(name, not_ready(status, Reason.NODE_GONE, "its node is gone", now()))
-        await self._remove_bare(node, ())
+        if node not in self._world.nodes:
+            await self._remove_bare(node, ())
 
     async def _remove_bare(self, node: str, kept: Collection[str]) -> None:
         """Remove what was made for a device that went before anything was written of it."""

@@ -60,7 +60,14 @@ class Leader:
             await asyncio.sleep(min(STANDBY_PAUSE, self._seconds / 5))
 
     async def hold(self) -> None:
-        """Renew until cancelled or until renewal failed for two thirds of the Lease; then `lost` is set."""
+        """Renew until cancelled, or until that failed for two thirds of the Lease or for good; then `lost` is set."""
+        try:
+            await self._renew()
+        except Exception:
+            log.exception("the lease is not renewed any more")
+        self.lost.set()
+
+    async def _renew(self) -> None:
         clock = asyncio.get_running_loop().time
         renewed, patience = clock(), self._seconds * 2 / 3
         while (left := renewed + patience - clock()) > 0:
@@ -79,7 +86,6 @@ class Leader:
             renewed = began
         else:
             log.error("the lease could not be renewed for %.0f s", clock() - renewed)
-        self.lost.set()
 
     async def release(self) -> None:
         """Give the Lease back, so that a successor need not wait."""

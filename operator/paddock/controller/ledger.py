@@ -15,7 +15,7 @@ from paddock.api.vocabulary import API_VERSION, Annotation
 from paddock.controller.cluster import GPUS, JSON, Cluster, ClusterError
 from paddock.controller.entry import Entry
 from paddock.controller.settings import Settings
-from paddock.controller.store import Tombstones, gpu_spec_of, older
+from paddock.controller.store import Tombstones, gpu_spec_of, gpu_status_of, older
 from paddock.core.fleet import Device, Fleet, Node, device_of
 
 log = logging.getLogger("paddock.ledger")
@@ -77,10 +77,9 @@ class Ledger:
             return
         entry.uid, entry.version = meta["uid"], version
         entry.made_for = (meta.get("annotations") or {}).get(Annotation.NODE, "")
-        status = body.get("status")
         before, pods = (entry.stored, entry.spec), entry.pods
         entry.spec = gpu_spec_of(body)
-        entry.stored = GPUStatus.model_validate(status) if status else None
+        entry.stored = gpu_status_of(body)
         entry.pods = frozenset(one.pod for one in entry.stored.reservations) if entry.stored else frozenset()
         if entry.stored is not None and entry.stored.promises:
             self._promised.add(entry.name)
@@ -274,8 +273,14 @@ class Ledger:
             self.resident.discard(pod)
         if held:
             self._changed()
-        for entry in held:
-            await self._flush(entry)
+        try:
+            for entry in held:
+                await self._flush(entry)
+        except ClusterError:
+            for entry in held:  # Whoever tries again must find it.
+                entry.removing.pop(pod, None)
+                entry.device = None
+            raise
 
     async def promise(self, gpu: str, promise: Promise) -> None:
         """Promise memory to a pod, before those are disturbed who have it; counts from now on.
@@ -305,7 +310,13 @@ class Ledger:
             entry.withdrawing[pod] = promise.since
             entry.device = None
             self._changed()
-            await self._flush(entry)
+            try:
+                await self._flush(entry)
+            except ClusterError:
+                entry.withdrawing.pop(pod, None)
+                entry.device = None
+                self._promised.add(gpu)
+                raise
 
     async def observe(self, name: str, status: GPUStatus) -> None:
         """Write what an agent reports of one device, if it differs from what is stored; creates the GPU object."""
@@ -342,9 +353,12 @@ class Ledger:
 
     async def delete(self, name: str) -> None:
         """Remove the GPU object of a device whose node is gone, if it is as it is known: nobody has booked since."""
-        entry = self._entries[name]
-        await self._cluster.delete(f"{GPUS}/{name}", entry.uid, entry.version)
-        self.forget(name, entry.uid)
+        entry = self._entries.get(name)
+        if entry is None:
+            return
+        uid = entry.uid  # Meanwhile one of the same name may come to be.
+        await self._cluster.delete(f"{GPUS}/{name}", uid, entry.version)
+        self.forget(name, uid)
 
     async def _create(self, entry: Entry) -> None:
         node = entry.observed.node if entry.observed is not None else ""

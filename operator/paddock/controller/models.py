@@ -35,6 +35,8 @@ class _Kept:
     answer: HeaderAnswer
     until: float
     failures: int = field(default=0)
+    pod: str = ""
+    """UID of the pod that gave it."""
 
 
 class Models:
@@ -46,6 +48,8 @@ class Models:
         self._claims: dict[str, _Kept] = {}
         self._asking: dict[tuple[str, str], asyncio.Task[HeaderAnswer]] = {}
         self._places = asyncio.Semaphore(64)
+        self._forgotten = 0
+        """How often something was forgotten: an answer that was asked for before is not kept."""
         self.remote = Remote(cluster, agents, settings, self._volume_terms)
 
     @property
@@ -55,6 +59,7 @@ class Models:
 
     def forget(self, source: Source, namespace: str) -> None:
         """Ask anew for this file the next time."""
+        self._forgotten += 1
         if isinstance(source, FileSource):
             for key in [key for key in self._files if key[1] == source.path]:
                 del self._files[key]
@@ -63,6 +68,7 @@ class Models:
 
     def forget_node(self, node: str) -> None:
         """Drop what was read on a node that is gone: one that comes back under its name has other files."""
+        self._forgotten += 1
         for key in [key for key in self._files if key[0] == node]:
             del self._files[key]
 
@@ -119,9 +125,11 @@ class Models:
         if task is None:
             task = self._asking[key] = asyncio.create_task(self._fetch(node, path))
             task.add_done_callback(lambda _: self._asking.pop(key, None))
+        forgotten = self._forgotten
         answer = await asyncio.shield(task)
         seconds = KEPT_GOOD if answer.summary is not None else KEPT_BAD
-        self._files[key] = _Kept(answer, loop.time() + seconds)
+        if forgotten == self._forgotten:
+            self._files[key] = _Kept(answer, loop.time() + seconds)
         return answer
 
     async def _fetch(self, node: str, path: str) -> HeaderAnswer:
@@ -180,8 +188,11 @@ class Models:
         key, now = f"{namespace}/{name}", asyncio.get_running_loop().time()
         answer = await self._answer(namespace, name, status)
         before = self._claims.get(key)
+        if before is not None and before.pod == meta["uid"]:
+            return True  # Somebody else has taken it meanwhile, and removed the pod with its log.
         failures = 0 if answer.summary is not None else (before.failures + 1 if before is not None else 1)
-        self._claims[key] = _Kept(answer, now + min(300.0, 10.0 * 2.0 ** min(failures, 8)), failures)
+        until = now + min(300.0, 10.0 * 2.0 ** min(failures, 8))
+        self._claims[key] = _Kept(answer, until, failures, meta["uid"])
         await self._cluster.delete(namespaced("pods", namespace, name), meta.get("uid"))
         return True
 

@@ -40,8 +40,7 @@ async def operate(settings: Settings) -> int:
         if not settings.leader_election:
             return await serve(cluster, settings, face, stop, asyncio.Event(), nothing)
         leader = Leader(cluster, settings.namespace, settings.pod_name, settings.lease_seconds)
-        waiting, stopping = asyncio.create_task(leader.acquire()), asyncio.create_task(stop.wait())
-        either = (waiting, stopping)
+        either = waiting, stopping = asyncio.create_task(leader.acquire()), asyncio.create_task(stop.wait())
         await asyncio.wait(either, timeout=FIRST_TRY, return_when=asyncio.FIRST_COMPLETED)
         if not waiting.done() and not stopping.done():
             gc.enable()
@@ -51,6 +50,7 @@ async def operate(settings: Settings) -> int:
             waiting.cancel()
             return 0
         stopping.cancel()
+        await waiting  # Whatever ended it otherwise ends this process: nothing is done without the Lease.
         log.info("leading as %s", settings.pod_name)
         holding = asyncio.create_task(leader.hold())
 

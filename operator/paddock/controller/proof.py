@@ -140,11 +140,11 @@ class Prover:
             return
         if len(self._taught) > 2 * len(self._replicas):
             self._taught.clear()
-        self._taught[one.uid] = size
         beside = max(0, size - record.device_buffers)
         await self._learn(
             record.gpu, Learned(backend=record.backend, build=build_of(record.image), process_bytes=beside)
         )
+        self._taught[one.uid] = size
 
     async def _glance(self, deployment: Deployment, one: Replica) -> bool:
         """Judge a server as soon as its log says that it is up; its gate is then open when the kubelet finds it up."""

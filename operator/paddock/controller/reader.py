@@ -24,6 +24,8 @@ async def started(cluster: Cluster, namespace: str, name: str, make: Callable[[]
     try:
         return await cluster.post(namespaced("pods", namespace), make())
     except ClusterError as refusal:
+        if refusal.already_exists:
+            return await cluster.get(namespaced("pods", namespace, name))
         if refusal.refused:
             return Found(reason=Reason.INSPECTION_FAILED, message=refusal.message, retry_after=60)
         raise

@@ -45,6 +45,8 @@ class _Kept:
     since: float
     until: float
     failures: int = 0
+    pod: str = ""
+    """UID of the pod that gave it."""
 
 
 VolumeNodes = Callable[[str, str], Awaitable[frozenset[str] | None]]
@@ -193,9 +195,11 @@ class Remote:
             return None
         answer = await self._answer(meta["namespace"], meta["name"], status)
         before, now = self._kept.get(key), asyncio.get_running_loop().time()
+        if before is not None and before.pod == meta["uid"]:
+            return before  # Somebody else has taken it meanwhile, and removed the pod with its log.
         failures = 0 if answer.summary is not None else (before.failures + 1 if before is not None else 1)
         pause = good_for(text) if not failures else min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures - 1, 10))
-        kept = self._kept[key] = _Kept(answer, now, now + pause, failures)
+        kept = self._kept[key] = _Kept(answer, now, now + pause, failures, meta["uid"])
         if answer.summary is not None and answer.origin is not None:
             self._remember(answer.origin.key, answer.summary)
         for old in [one for one, each in self._kept.items() if each.until + LONGEST_PAUSE < now]:

@@ -65,7 +65,7 @@ async def serve(
         await asyncio.wait((acting, ending), return_when=asyncio.FIRST_COMPLETED)
         await controller.stop()
         await stopped()
-        if controller.synced:
+        if controller.synced or acting.done():
             await acting
     finally:
         acting.cancel()

@@ -29,9 +29,13 @@ class Services:
         self._taken.discard(key)
         self._lost.discard(key)
 
-    def miss(self, present: Collection[str], deployments: Iterable[Deployment]) -> list[str]:
-        """Give the deployments whose Service was made and is not among those present: somebody deleted it."""
-        lost = [one.key for one in deployments if one.key not in present and not self._never_made(one)]
+    def made(self, deployments: Iterable[Deployment]) -> list[str]:
+        """Give the deployments whose Service was made, as far as their status tells."""
+        return [one.key for one in deployments if not self._never_made(one)]
+
+    def miss(self, present: Collection[str], made: Iterable[str]) -> list[str]:
+        """Give those whose Service was made before all were listed and is not among them: somebody deleted it."""
+        lost = [key for key in made if key not in present]
         for key in lost:
             self._known.pop(key, None)
         self._lost = set(lost)

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from paddock.api.gpu import GPUSpec
+from paddock.api.gpu import GPUSpec, GPUStatus
 from paddock.api.vocabulary import GROUP, Annotation
 from paddock.core.deployment import Deployment, deployment_of
 from paddock.core.dra import SliceDevice
@@ -28,6 +28,15 @@ def gpu_spec_of(body: Mapping[str, Any]) -> GPUSpec:
     except ValidationError as error:
         log.warning("spec of GPU %s cannot be read: %s", body["metadata"]["name"], error)
         return GPUSpec()
+
+
+def gpu_status_of(body: Mapping[str, Any]) -> GPUStatus | None:
+    """Read what is stored of a GPU; nothing where another version wrote what is none: then it is found out anew."""
+    try:
+        return GPUStatus.model_validate(body["status"]) if body.get("status") else None
+    except ValidationError as error:
+        log.warning("status of GPU %s cannot be read: %s", body["metadata"]["name"], error)
+        return None
 
 
 class Tombstones:
@@ -77,6 +86,10 @@ class Latest:
         """Give key and UID of those that are known and not in a list: gone, or younger than the list."""
         return [(key, uid) for key, (uid, _) in self._known.items() if key not in listed]
 
+    def is_gone(self, uid: str) -> bool:
+        """Tell whether an object is known to be gone."""
+        return uid in self._gone
+
     def is_another(self, key: str, uid: str) -> bool:
         """Tell whether an object of this key and another UID is known."""
         return key in self._known and self._known[key][0] != uid
@@ -95,6 +108,10 @@ class Deployments:
     def get(self, key: str) -> Deployment | None:
         """Give one, if it exists."""
         return self._all.get(key)
+
+    def is_gone(self, uid: str) -> bool:
+        """Tell whether one of this UID is known to be gone."""
+        return self._latest.is_gone(uid)
 
     def keys(self) -> list[str]:
         """Give all keys."""
@@ -151,13 +168,13 @@ class Replicas:
             return None
         owner = f"{replica.namespace}/{replica.deployment}"
         news = self._latest.take(type_, replica.key, body["metadata"])
-        if type_ == "DELETED":
-            if news:
-                self._all.pop(replica.key, None)
-                self._of.get(owner, set()).discard(replica.key)
-            return replica
         if not news:
-            return None
+            return replica if type_ == "DELETED" else None
+        if (before := self._all.pop(replica.key, None)) is not None:
+            # Labels can be changed: it may have been another one's.
+            self._of.get(f"{before.namespace}/{before.deployment}", set()).discard(replica.key)
+        if type_ == "DELETED":
+            return replica
         self._all[replica.key] = replica
         self._of.setdefault(owner, set()).add(replica.key)
         return replica

@@ -40,13 +40,19 @@ class Sweeps:
         }
         self._orphans = {key: self._orphans.get(key, moment) for key in found}
         for gpu, pod, since in [key for key, first in self._orphans.items() if moment - first >= age]:
-            del self._orphans[gpu, pod, since]
-            await self._take_back(gpu, pod, since)
+            try:
+                await self._take_back(gpu, pod, since)
+            except ClusterError as error:
+                log.warning("reservation of %s on %s cannot be taken back: %s", pod, gpu, error)
+            else:
+                self._orphans.pop((gpu, pod, since), None)
 
     async def left_by(self, deployment: str) -> None:
         """Take back what a deployment (namespace/name) that is gone had booked for pods that were not made."""
         for gpu, one in self._ledger.reservations():
-            if one.deployment == deployment and not self._rightful(gpu, one.pod):
+            # Another operator may know of a later deployment of this name already, and book for it.
+            gone = one.deployment == deployment and self._world.deployments.is_gone(one.uid)
+            if gone and not self._rightful(gpu, one.pod):
                 await self._take_back(gpu, one.pod, one.since)
 
     async def _take_back(self, gpu: str, pod: str, since: str) -> None:
