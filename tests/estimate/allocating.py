@@ -112,13 +112,25 @@ class Loading(Llama):
         shares = (ctypes.c_float * 16)(*options["shares"])
         parameters.tensor_split = ctypes.cast(shares, _POINTER)
         parameters.split_mode, parameters.load_mode = MODES[options["mode"]], 0
+        overrides = self._overrides(options.get("overrides", []))
+        parameters.overrides = ctypes.cast(overrides, _POINTER)
         parameters.n_gpu_layers, parameters.load_mtp = options.get("layers", -1), bool(options.get("head"))
-        self._kept = shares  # the model keeps the pointer
+        self._kept = shares, overrides  # the model keeps the pointers
         load = signed(self._llama.llama_model_load_from_file, _POINTER, ctypes.c_char_p, ModelParameters)
         model = load(path.encode(), parameters)
         if not model:
             raise RuntimeError(" | ".join(self.errors))
         return model
+
+    def _overrides(self, told: list[list[str]]) -> Any:
+        """Give the table of llama_model_tensor_buft_override: a pattern and a buffer's type, ended by a null."""
+        of_cpu = signed(self._ggml.ggml_backend_dev_by_type, _POINTER, ctypes.c_int)(0)
+        kind = signed(self._base.ggml_backend_dev_buffer_type, _POINTER, _POINTER)
+        rows: list[Any] = []
+        for pattern, where in told:
+            device = of_cpu if where == "CPU" else self._devices[int(where[-1])]
+            rows += [ctypes.cast(ctypes.c_char_p(pattern.encode()), _POINTER), kind(device)]
+        return (_POINTER * (len(rows) + 2))(*rows, None, None)
 
     def _context(self, model: Any, options: dict[str, Any], kind: int) -> Any:
         parameters = signed(self._llama.llama_context_default_params, ContextParameters)()

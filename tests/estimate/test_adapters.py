@@ -21,6 +21,8 @@ SETS = {
     "one": replace(LAYERED, shares=(1,)),
     "partial": replace(LAYERED, shares=(1,), gpu_layers=2),
     "two": replace(LAYERED, shares=(1, 1)),
+    "overridden": replace(LAYERED, shares=(1,), overrides=((r"blk\.[12]\.ffn_", "CPU"), ("attn_q", "CPU"))),
+    "elsewhere": replace(LAYERED, shares=(1, 1), overrides=((r"blk\.0\.", "RPC1"), ("ffn_down", "CPU"))),
     "three": replace(LAYERED, shares=(1, 2, 1), parallel=2, kv_unified=True),
 }
 SHAPE = Model(
@@ -55,6 +57,8 @@ def test_an_adapter_lies_beside_what_it_adapts(
         grown = after[f"RPC{number}"] - before[f"RPC{number}"]
         assert sum(one.bytes for one in own if one.name == "computing with the adapter") >= grown
         assert sum(one.bytes for one in own if one.kind == "compute") >= after[f"RPC{number}"]
+    on_host = [one for one in found.addends if (one.place, one.kind) == ("host", "compute")]
+    assert sum(one.bytes for one in on_host) >= after["CPU"]
 
 
 def test_adapters_on_divided_tensors_are_refused_as_llama_cpp_ends_with_them(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ def allocated(path: Path, options: Options, **more: Any) -> dict[str, Any]:
         "flash": options.flash_attention,
         "layers": -1 if options.gpu_layers is None else options.gpu_layers,
         "drafted": options.drafted,
+        "overrides": options.overrides,
         **more,
     }
     environment = {**os.environ, "LD_LIBRARY_PATH": str(FOLDER), "GGML_RPC_DEBUG": "1", "GGML_NO_BACKTRACE": "1"}

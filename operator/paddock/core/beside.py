@@ -14,8 +14,9 @@ from paddock.core.geometry import Geometry, widths
 from paddock.core.ggml import type_called
 from paddock.core.gguf import GgufError, GgufMetadata
 from paddock.core.header import base_of, grouped, projector_of
-from paddock.core.homes import HOST, homes
+from paddock.core.homes import HOST
 from paddock.core.overhead import TENSOR_PADDING
+from paddock.core.overriding import places
 from paddock.core.summary import Loaded, sizes_of
 
 DRAFTED: Final = 3
@@ -134,12 +135,7 @@ def adapter(metadata: GgufMetadata, name: str, options: Options, tensors: Sequen
     """Give an adapter's weights, each beside the tensor that it adapts (src/llama-adapter.cpp:332-360)."""
     if metadata.values.get("general.type") != "adapter" or metadata.values.get("adapter.type") != "lora":
         raise GgufError("ModelUnsupported", "the file is no LoRA adapter")
-    layers = max((one.layer for one in tensors), default=0)
-    on_device = layers + 1 if options.gpu_layers is None else min(max(options.gpu_layers, 0), layers + 1)
-    places = homes(layers, on_device, options.shares)
-    where: dict[str, int] = {}
-    for one in tensors:
-        where.setdefault(one.name, places[one.layer] if one.layer >= 0 else HOST)
+    where = places(tensors, options)
     groups: dict[int, list[Loaded]] = {}
     widest = 0
     for one in sizes_of([metadata]):
@@ -172,7 +168,9 @@ def _adapted(name: str, groups: Mapping[int, TensorGroup], widest: int, options:
         parts += _weights(name, groups[HOST], options, "host")
     computing = f"computing with the {name}"
     parts += [Addend(computing, "device", "compute", step, "bound", place) for place in devices]
-    return parts if devices else [*parts, Addend(computing, "host", "compute", step, "bound")]
+    if HOST in groups or not devices:
+        parts.append(Addend(computing, "host", "compute", step, "bound"))
+    return parts
 
 
 def draft(summary: HeaderSummary, options: Options, geometry: Geometry) -> list[Addend]:

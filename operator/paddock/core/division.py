@@ -6,7 +6,6 @@ whole graph. Where tensors are divided each device has the buffer of the whole g
 """
 
 import math
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,9 +22,12 @@ from paddock.core.ggml import type_called, type_numbered
 from paddock.core.gguf import GgufMetadata
 from paddock.core.homes import HOST, homes
 from paddock.core.overhead import CONTEXT, TENSOR_PADDING, UNKNOWN_CONTEXT, slack
+from paddock.core.overriding import DivisionError, Overrides
 from paddock.core.quantity import round_up
 from paddock.core.slices import Slices
 from paddock.core.summary import EVERY, INPUT, Loaded, loaded
+
+__all__ = ["DivisionError", "Estimator"]
 
 MOST_DEVICES: Final = 16
 """LLAMA_MAX_DEVICES."""
@@ -39,12 +41,7 @@ _STATE: Final = 3
 _ALIGNMENT: Final = 32
 _PAIR: Final = ("cache_k", "cache_v")
 _STATES: Final = ("cache_r", "cache_s")
-_NUMBER: Final = re.compile(r"[0-9]+$")
 _PADDED: Final = frozenset({"cuda", "hip", "sycl"})
-
-
-class DivisionError(ValueError):
-    """What is asked for cannot be; the text says why."""
 
 
 class Estimator:
@@ -111,23 +108,7 @@ class _Divided:
         self.homes = homes(summary.block_count, self.on_device, options.shares)
         self.within = mode != "layer" and self.count > 1
         self.slices = Slices(summary, tensors, options.shares) if self.within and mode == "tensor" else None
-        self.overrides = [(_pattern(text), self._target(where)) for text, where in options.overrides]
-
-    def _target(self, where: str) -> int:
-        if where == "CPU":
-            return HOST
-        number = _NUMBER.search(where)
-        if number is None or int(number[0]) >= self.count:
-            raise DivisionError(
-                f"{where} is none of the {self.count} devices: give CPU, or a name that ends in a number"
-            )
-        return int(number[0])
-
-    def _moved(self, tensor: Loaded) -> int | None:
-        """Give where a tensor is put by its name; None where it stays with its layer."""
-        if tensor.expert and 0 <= tensor.layer < self.options.cpu_moe:
-            return HOST
-        return next((place for pattern, place in self.overrides if pattern.search(tensor.name)), None)
+        self.overrides = Overrides(options)
 
     def estimate(self) -> MemoryEstimate:
         """Add up all places."""
@@ -149,7 +130,7 @@ class _Divided:
         """Give where each tensor is; two that share a name and a place are loaded once."""
         found: dict[tuple[str, int], _Weights] = {}
         for tensor in self.tensors:
-            target = self._moved(tensor)
+            target = self.overrides.of(tensor)
             for one in self._placed(tensor) if target is None else [self._whole(tensor, target)]:
                 found.setdefault((tensor.name, one.place), one)
         return list(found.values())
@@ -301,14 +282,7 @@ class _Divided:
         for tensor in self.tensors:
             if tensor.layer < 0:
                 continue
-            moved = self._moved(tensor)
+            moved = self.overrides.of(tensor)
             if (self.homes[tensor.layer] if moved is None else moved) == HOST:
                 sizes[tensor.layer] = sizes.get(tensor.layer, 0) + tensor.padded
         return max(sizes.values(), default=0)
-
-
-def _pattern(text: str) -> re.Pattern[str]:
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise DivisionError(f"{text!r} is no pattern: {error}") from error
