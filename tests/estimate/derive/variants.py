@@ -69,7 +69,8 @@ WITHOUT: Final = (
     "KLEN LAYER",
 )
 """What is left out of a set, one after the other, until the architecture accepts it."""
-_LONGEST: Final = 60
+_LONGEST: Final = 900
+"""Seconds; it takes some of a free core's, but may run beside other work."""
 
 
 def make(program: Path, architecture: str, values: str, out: Path) -> bool:
@@ -78,13 +79,16 @@ def make(program: Path, architecture: str, values: str, out: Path) -> bool:
     for without in WITHOUT:
         own = {f"V_{name}": value for name, value in sizes.items() if name not in without.split()}
         with tempfile.TemporaryDirectory() as scratch:
-            ended = subprocess.run(
-                [str(program), "-a", architecture, "-o", scratch],
-                env={**os.environ, **own, "V_FAST": "1", "GGML_NO_BACKTRACE": "1"},
-                capture_output=True,
-                timeout=_LONGEST,
-                check=False,
-            )
+            try:
+                ended = subprocess.run(
+                    [str(program), "-a", architecture, "-o", scratch],
+                    env={**os.environ, **own, "V_FAST": "1", "GGML_NO_BACKTRACE": "1"},
+                    capture_output=True,
+                    timeout=_LONGEST,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired:
+                continue
             made = sorted(Path(scratch).glob("*.gguf"))
             if ended.returncode == 0 and made:
                 for path in made:
