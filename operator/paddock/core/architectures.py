@@ -44,8 +44,37 @@ WINDOWS_IN_FILE: Final = frozenset(
 )
 """Architectures whose file says of each layer whether it is windowed."""
 
-DEFAULT_WINDOW: Final = {"gemma2": 4096, "exaone4": 4096, "exaone-moe": 128, "llama4": 8192}
-"""Tokens of the window where the file does not say."""
+ALWAYS_WINDOWED: Final = frozenset(
+    {
+        "cohere2",
+        "cohere2moe",
+        "dots3note",
+        "exaone-moe",
+        "exaone4",
+        "gemma-embedding",
+        "gemma2",
+        "gemma3n",
+        "gemma4",
+        "gemma4-assistant",
+        "gpt-oss",
+        "granite_swa",
+        "maple",
+        "mimo2",
+        "muse-glimmer",
+        "spark2_5",
+        "step35",
+    }
+)
+"""Windowed even where the file gives the window no token; in all others that means no windows."""
+
+DEFAULT_WINDOW: Final = {"exaone4": 4096, "gemma2": 4096}
+"""Tokens of the window where the file does not say; the others above need the key (src/models/*.cpp)."""
+
+FIXED_WINDOW: Final = {"llama4": 8192, "smallthinker": 4096}
+"""Tokens of the window, whatever other number the file says; llama4 has one without the key, too."""
+
+UNROTATED: Final = {"smollm3": 4}
+"""Each n-th layer's queries and keys are not rotated, which no file says (n_no_rope_layer_step)."""
 
 EXAONE4_WINDOWED_LAYERS: Final = 64
 """Only the exaone4 model with this many layers is windowed."""

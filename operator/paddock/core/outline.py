@@ -24,8 +24,9 @@ def _short(names: list[str]) -> str:
 
 
 def outside_key(letter: str, outline: GraphOutline) -> str:
-    """Name what comes before (P) or after (Z) the layers of a model; experts change nothing there."""
-    return letter + ",".join(sorted({outline.kinds[kind].traits.replace("e", "") for kind in outline.layers}))
+    """Name what comes before (P) or after (Z) the layers of a model; experts and rotations change nothing there."""
+    traits = {outline.kinds[kind].traits for kind in outline.layers}
+    return letter + ",".join(sorted({trait.replace("e", "").replace("n", "") for trait in traits}))
 
 
 def outside_keys(letter: str, outline: GraphOutline) -> list[str]:

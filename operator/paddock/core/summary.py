@@ -204,7 +204,8 @@ class _Layers:
     """Key-value heads that are cached; 0 where nothing is."""
     recurrent: list[bool]
     sliding: list[bool]
-    window: int
+    window: int | None
+    """Tokens; None without windows."""
 
 
 def _layers(header: _Header) -> _Layers:
@@ -225,15 +226,25 @@ def _layers(header: _Header) -> _Layers:
     if architecture.startswith("nemotron_h"):  # a layer is one of attention, state and feed-forward
         forward = header.per_layer("feed_forward_length", 0)
         has_cache = [cached and not width for cached, width in zip(has_cache, forward, strict=True)]
-    window = header.number("attention.sliding_window") or known.DEFAULT_WINDOW.get(architecture, 0)
+    window = _window(header)
     return _Layers(
         count=count,
         trunk=trunk,
         heads_kv=[kv if cached else 0 for kv, cached in zip(heads_kv, has_cache, strict=True)],
         recurrent=recurrent,
-        sliding=_sliding_layers(header, recurrent) if window else [],
+        sliding=[] if window is None else _sliding_layers(header, recurrent),
         window=window,
     )
+
+
+def _window(header: _Header) -> int | None:
+    """Give the tokens of the window that llama.cpp takes; None for no windows."""
+    architecture, told = header.architecture, header.optional("attention.sliding_window")
+    if architecture in known.ALWAYS_WINDOWED:
+        return known.DEFAULT_WINDOW.get(architecture) if told is None else told
+    if told is None and architecture == "llama4":
+        return known.FIXED_WINDOW[architecture]
+    return known.FIXED_WINDOW.get(architecture, told) if told else None
 
 
 def _recurrent_layers(header: _Header, heads_kv: list[int]) -> list[bool]:
@@ -256,13 +267,13 @@ def _recurrent_layers(header: _Header, heads_kv: list[int]) -> list[bool]:
 
 def _sliding_layers(header: _Header, recurrent: list[bool]) -> list[bool]:
     architecture, count = header.architecture, header.layer_count
+    if architecture == "exaone4" and count != known.EXAONE4_WINDOWED_LAYERS:
+        return []
     flags = header.array("attention.sliding_window_pattern")
     if flags is not None and (architecture in known.WINDOWS_IN_FILE or architecture in known.WINDOWS):
         return ([bool(flag) for flag in flags] + [False] * count)[:count]
     if architecture == "lfm2":
         return [not state for state in recurrent]
-    if architecture == "exaone4" and count != known.EXAONE4_WINDOWED_LAYERS:
-        return []
     if architecture not in known.WINDOWS:
         return []
     window = known.WINDOWS[architecture]
@@ -430,7 +441,7 @@ def _outline(header: _Header, layers: _Layers) -> GraphOutline | None:
     order = []
     for layer in range(layers.trunk):
         kind = LayerOutline(
-            traits=_traits(layers, layer, inside[layer], indexed=bool(indexed) and indexed[layer]),
+            traits=_traits(header.architecture, layers, layer, inside[layer], indexed=bool(indexed) and indexed[layer]),
             heads=heads[layer],
             heads_kv=heads_kv[layer] if heads_kv[layer] >= 0 else heads[layer],
             shapes=inside[layer],
@@ -444,13 +455,15 @@ def _outline(header: _Header, layers: _Layers) -> GraphOutline | None:
     return GraphOutline(numbers=numbers, shapes=outside, kinds=kinds, layers=order)
 
 
-def _traits(layers: _Layers, layer: int, shapes: dict[str, list[int]], *, indexed: bool) -> str:
+def _traits(architecture: str, layers: _Layers, layer: int, shapes: dict[str, list[int]], *, indexed: bool) -> str:
+    step = known.UNROTATED.get(architecture, 0)
     flags = {
         "r": layers.recurrent[layer],
         "a": layers.heads_kv[layer] > 0,
         "w": bool(layers.sliding) and layers.sliding[layer],
         "e": any("_exps" in name for name in shapes),
         "i": indexed,
+        "n": bool(step) and (layer + 1) % step == 0,
     }
     return "".join(letter for letter, flag in flags.items() if flag)
 
