@@ -123,6 +123,19 @@ def test_a_plan_with_the_model_s_file_knows_the_need_and_what_less_would_do(shel
     assert not one["placed"]
 
 
+def test_a_plan_grows_a_context_on_the_cpu_to_the_memory_that_is_set(shell: Shell, tmp_path: Path) -> None:
+    model = str(write_model(tmp_path / "model.gguf", Model(layers=16, context=1_048_576)))
+    fleet = write(tmp_path, "fleet.yaml", "gpus: [{memory: 2Gi}]")
+    serving = {"contextLength": "Auto", "gpuLayers": 0}
+
+    def chosen(**resources: dict[str, str]) -> int:
+        asked = manifest(tmp_path, serving=serving, placement={"allowCPU": True}, server={"resources": resources})
+        (one,) = planned(shell, "--fleet", fleet, "-f", asked, "--gguf", model)
+        return int(one["context"].removesuffix(" (Auto)"))
+
+    assert chosen() == 4096 < chosen(requests={"memory": "1Gi"}) < chosen(limits={"memory": "2Gi"})
+
+
 def test_a_plan_counts_the_files_beside_the_model(
     shell: Shell, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

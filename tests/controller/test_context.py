@@ -106,3 +106,23 @@ def test_a_min_above_preferred_is_told(site: Site) -> None:
     site.apply(serving={"contextLength": {"min": 9, "preferred": 8}})
     message = site.wait_for("Accepted", "False", "InvalidSpec")["message"]
     assert "spec.serving.contextLength: min is 9, more than preferred, which is 8" in message
+
+
+def test_on_the_cpu_auto_takes_what_the_limit_has_room_for(site: Site) -> None:
+    site.operator()
+    node(site, 5)
+
+    def chosen(**resources: Any) -> int:
+        site.serve(
+            serving={"contextLength": "Auto", "gpuLayers": 0},
+            placement={"allowCPU": True},
+            server={"resources": resources},
+        )
+        length: int = site.status("gemma")["context"]["length"]
+        site.client.delete(site.path("gemma"))
+        eventually(lambda: not site.all_pods())
+        return length
+
+    small, large = chosen(limits={"memory": "2Gi"}), chosen(limits={"memory": "3Gi"})
+    assert 4096 < small < large < TRAINED
+    assert chosen() == 4096

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from paddock.api.context import ContextChoice
 from paddock.api.modeldeployment import Policy, ServingSpec
-from paddock.core.context import AUTO_LEAST, UNTRAINED, Wish, choice_of, largest, told, wish_of
+from paddock.core.context import AUTO_LEAST, UNTRAINED, Wish, choice_of, largest, largest_on_cpu, told, wish_of
 from paddock.core.deployment import placement_hash, revision
 from paddock.core.fleet import Fleet, Node
 from paddock.core.placement import Placement, place
@@ -164,6 +164,13 @@ def test_what_is_chosen_fits_and_a_step_more_does_not(total: int, replicas: int,
     assert found % 256 == 0
     assert ask(found).need <= decision.device.available(0)
     assert placed(found) >= placed(wish.least)
+
+
+@pytest.mark.parametrize(
+    ("memory", "tokens"), [(None, 4096), (0, 4096), (5 * GIB, 5120), (6 * GIB - 1, 5888), (2**40, 16_384)]
+)
+def test_on_the_cpu_it_grows_to_the_memory_that_the_spec_gives(memory: int | None, tokens: int) -> None:
+    assert largest_on_cpu(Wish(4096, 16_384), memory, lambda context: context * 2**20) == tokens
 
 
 def test_the_decision_names_the_context() -> None:

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from paddock.api.context import ContextChoice
-from paddock.api.modeldeployment import Need
+from paddock.api.modeldeployment import Need, ServingSpec
 from paddock.cli.access import GPUS, POLICIES, Api, deployments_path
 from paddock.cli.explain import if_allowed, look
 from paddock.cli.explanation import Seen, fleet_of, tenants_of
@@ -19,9 +20,11 @@ from paddock.cli.reading import Model, bare, model_of, rules_of
 from paddock.cli.screen import Screen
 from paddock.cli.table import Cell, Column
 from paddock.cli.target import Session
-from paddock.core.context import largest, told, wish_of
+from paddock.core.context import largest, largest_on_cpu, told, wish_of
 from paddock.core.fleet import Claim, Fleet
+from paddock.core.need import need
 from paddock.core.placement import Placement, Unplaceable, place
+from paddock.core.pod import CONTEXT_CHECKPOINTS, model_memory
 from paddock.core.quantity import parse_quantity, round_up
 from paddock.core.request import Request, request_of
 from paddock.core.rules import Rule, priority_problem, rules_for
@@ -144,6 +147,12 @@ def _asked(model: Model, given: Given, headers: Headers | None, fleet: Fleet, ru
     return replace(base, needs=need.by_backend or {})
 
 
+def _host_bytes(headers: Headers, serving: ServingSpec, context: int) -> int:
+    """Give the host memory of one replica on the CPU."""
+    beside, kept = headers.beside, CONTEXT_CHECKPOINTS
+    return need(headers.model, serving, gpu=False, checkpoints=kept, context=context, beside=beside).host_bytes
+
+
 def _grown(model: Model, base: Request, headers: Headers, pods: Sequence[str], first: Place) -> Grown:
     """Give the context that the operator would choose once the first replica has a place, and what follows from it."""
     answer, fleet = first
@@ -155,7 +164,10 @@ def _grown(model: Model, base: Request, headers: Headers, pods: Sequence[str], f
         serving = spec.serving.model_copy(update={"context_length": tokens})
         return resized(base, headers.model, serving, headers.beside)
 
-    tokens = wish.least if answer.device is None else largest(wish, ask, answer.device, pods, fleet)
+    if answer.device is None:
+        tokens = largest_on_cpu(wish, model_memory(spec), partial(_host_bytes, headers, spec.serving))
+    else:
+        tokens = largest(wish, ask, answer.device, pods, fleet)
     request = ask(tokens)
     need = request.need_on(answer.device) if answer.device is not None else 0
     choice = ContextChoice(length=tokens, spec="")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from paddock.core.context import largest, told
+from paddock.core.context import largest, largest_on_cpu, told
 from paddock.core.plan import wanted_replicas
 
 if TYPE_CHECKING:
@@ -68,7 +68,8 @@ def settle(
     """
     device = decision.device
     if device is None:
-        settled = accepted.at(accepted.wish.least)
+        tokens = largest_on_cpu(accepted.wish, accepted.memory, lambda tokens: accepted.at(tokens).cpu_bytes)
+        settled = accepted.at(tokens)
         return Settled(settled, told(decision, 0, settled.context, fleet), beside=True)
     alone = fleet.without([one.key for one in scene.going])
     later = alone.without([one.key for one in scene.outdated])

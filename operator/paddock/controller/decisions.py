@@ -22,7 +22,7 @@ from paddock.core.dra import CLAIM_IN_POD
 from paddock.core.need import MemoryNeed
 from paddock.core.placement import Placement
 from paddock.core.plan import Wanted
-from paddock.core.pod import CONTEXT_CHECKPOINTS
+from paddock.core.pod import CONTEXT_CHECKPOINTS, model_memory
 from paddock.core.quantity import round_up
 from paddock.core.replica import Record, Replica
 from paddock.core.request import Request, request_of
@@ -48,6 +48,8 @@ class Accepted:
     """Whether the context is still to be chosen; until then it is the least."""
     cache_claim: str | None = None
     """The user's claim in which fetched files are kept."""
+    memory: int | None = None
+    """Bytes of host memory that the spec has for the model; None where it does not say."""
 
     @property
     def need(self) -> MemoryNeed:
@@ -101,7 +103,7 @@ def accepted_of(
     on_device = serving.gpu_layers == "All"
     needs = dict.fromkeys(backends if on_device else (), MemoryNeed())
     claim = cache.claim if cache is not None else None
-    bare = Accepted(source, found, serving, needs, wish, 0, False, claim)
+    bare = Accepted(source, found, serving, needs, wish, 0, False, claim, model_memory(spec))
     return bare.at(chosen or wish.least, settled=wish.fixed or chosen is not None)
 
 

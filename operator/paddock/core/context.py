@@ -93,6 +93,21 @@ def largest(wish: Wish, ask: Callable[[int], Request], first: Device, pods: Sequ
     return low * CONTEXT_STEP
 
 
+def largest_on_cpu(wish: Wish, memory: int | None, ask: Callable[[int], int]) -> int:
+    """Give the largest context whose host memory is within `memory` bytes, else the least; ask gives what one needs.
+
+    Without a number (None) it is the least: the node, and with it what is left there, is chosen by the scheduler later.
+    """
+    low, high = wish.least // CONTEXT_STEP, wish.most // CONTEXT_STEP
+    while memory is not None and low < high:
+        middle = (low + high + 1) // 2
+        if ask(middle * CONTEXT_STEP) <= memory:
+            low = middle
+        else:
+            high = middle - 1
+    return low * CONTEXT_STEP
+
+
 def _homes(request: Request, first: Device, pods: Sequence[str], fleet: Fleet) -> Counter[str]:
     """Give how many of the pods are on each GPU with the least context."""
     request = replace(request, siblings=request.siblings | frozenset(pods))

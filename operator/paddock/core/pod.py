@@ -241,6 +241,15 @@ def _budget(spec: ModelDeploymentSpec, mounted: Mounted) -> int:
     return STARTUP_SECONDS + mounted.file_bytes // LOAD_BYTES_PER_SECOND
 
 
+def model_memory(spec: ModelDeploymentSpec) -> int | None:
+    """Give the bytes of host memory that a spec has for its model: the limit, else the request, less the prompt cache.
+
+    None where it says neither.
+    """
+    told = spec.server.resources.limits.get("memory") or spec.server.resources.requests.get("memory")
+    return None if told is None else int(parse_quantity(told)) - CACHE_RAM_MIB * MIB
+
+
 def _resources(spec: ModelDeploymentSpec, binding: Binding, settings: PodSettings) -> dict[str, Any]:
     memory = round_up(settings.host_bytes + CACHE_RAM_MIB * MIB, 64 * MIB)
     out: dict[str, Any] = {
