@@ -274,7 +274,7 @@ def _planned(summary: HeaderSummary, options: Options, geometry: Geometry, place
 
 def _allocated(summary: HeaderSummary, options: Options, geometry: Geometry, places: Places) -> ComputeSizes | None:
     """Give what the allocator would take, with what is known to be added; None without a template."""
-    flash = _keeps_flash(summary, options, geometry, places)
+    flash = _keeps_flash(summary, options, places)
     own = options if flash else replace(options, flash_attention="given up")
     sizes = _sizes(summary, own, geometry, places)
     if sizes is None and not flash:  # the values are not laid out for doing without it, so a layer's are copied
@@ -313,11 +313,11 @@ def layout(summary: HeaderSummary, options: Options, on_device: int) -> Places:
     return Places(layers, experts if summary.expert_bytes else layers, DEVICE if on_device else HOST)
 
 
-def _keeps_flash(summary: HeaderSummary, options: Options, geometry: Geometry, places: Places) -> bool:
+def _keeps_flash(summary: HeaderSummary, options: Options, places: Places) -> bool:
     """Decide as llama.cpp does, which gives FlashAttention up after the cache was laid out for it."""
     if options.flash_attention != "auto" or options.quantized or not places.mixed:
         return True
-    return flash_stays(summary, options, geometry, templates(OPERATIONS), places)
+    return flash_stays(summary, options, templates(OPERATIONS), places)
 
 
 def _copy(summary: HeaderSummary, options: Options, geometry: Geometry) -> list[Addend]:

@@ -29,6 +29,8 @@ REPEATS: Final = (3, 5)
 """Times that a sequence of layers is computed, of all that follow each other; all of them are where the two differ."""
 EVERY: Final = 2**31
 LONGEST_PERIOD: Final = 8
+OUTSIDE: Final = 2 * 2
+"""Tensors in other buffers that come before all others: weights and caches in both places."""
 
 
 class Places(NamedTuple):
@@ -123,34 +125,40 @@ def scheduled_sizes(
 
     Layers that repeat need no more memory, as a rule; but some graphs keep something of each layer, as a mask.
     """
-    before: ComputeSizes | None = None
+    parts = _known(summary, options, templates, places)
+    if parts is None or summary.graph is None:
+        return None
+    kinds = summary.graph.kinds
+    numbers = [atoms(summary, geometry, None), *(atoms(summary, geometry, kind) for kind in kinds)]
+    sizes = _Sizes(templates.bodies, numbers)
+    before: tuple[int, int] | None = None
     for repeats in (*REPEATS, EVERY):
-        found = _assembled(summary, options, geometry, templates, places, repeats)
-        if found is None:
-            return None
+        own, where = _shortened(parts, places, repeats)
         try:
-            device, host = scheduler.peaks(found[0], alignment, few=geometry.tokens < FEW)
-        except KeyError:
+            plan = _plan(tuple(templates.bodies[part.body] for part in own), where, geometry.tokens < FEW)
+            now = scheduler.replayed(plan.steps, sizes.all(own, plan.origins), alignment)
+        except (KeyError, IndexError):
             return None
-        sizes = ComputeSizes(device, host, found[1])
-        if sizes == before:
+        if now == before:
             break
-        before = sizes
-    return before
+        before = now
+    return ComputeSizes(*now, all(part.seen for part in parts))
 
 
-def flash_stays(
-    summary: HeaderSummary, options: Options, geometry: Geometry, templates: Templates, places: Places
-) -> bool:
+def flash_stays(summary: HeaderSummary, options: Options, templates: Templates, places: Places) -> bool:
     """Say whether llama.cpp keeps FlashAttention, which it may choose: not where a layer's is computed elsewhere."""
-    found = _assembled(summary, options, geometry, templates, places, REPEATS[0])
-    return found is None or scheduler.flash_stays(found[0])
+    parts = _known(summary, options, templates, places)
+    if parts is None:
+        return True
+    own, where = _shortened(parts, places, REPEATS[0])
+    try:
+        return _flash(tuple(templates.bodies[part.body] for part in own), where)
+    except (KeyError, IndexError):
+        return True
 
 
-def _assembled(
-    summary: HeaderSummary, options: Options, geometry: Geometry, templates: Templates, places: Places, repeats: int
-) -> tuple[Graph, bool] | None:
-    """Give the graph with so many of the layers that repeat, and whether tensors of these names were seen with it."""
+def _known(summary: HeaderSummary, options: Options, templates: Templates, places: Places) -> list[Part] | None:
+    """Give the parts of the graph in order; None where one is unknown, or was seen to differ from llama.cpp's."""
     outline = summary.graph
     if outline is None or not outline.layers:
         return None
@@ -158,16 +166,7 @@ def _assembled(
     excluded = templates.left_out.get(summary.architecture, {}).get(name + ("/" if places.mixed else ""), [])
     if "*" in excluded or model_key(outline) in excluded:
         return None
-    parts = parts_of(summary, outline, name, templates)
-    if parts is None:
-        return None
-    numbers = [atoms(summary, geometry, None), *(atoms(summary, geometry, kind) for kind in outline.kinds)]
-    parts, places = _shortened(parts, places, repeats)
-    bodies = [parse(templates.bodies[part.body]) for part in parts]
-    try:
-        return _Builder(parts, bodies, numbers, places).build(), all(part.seen for part in parts)
-    except (KeyError, IndexError):
-        return None
+    return parts_of(summary, outline, name, templates)
 
 
 def _shortened(parts: Sequence[Part], places: Places, repeats: int) -> tuple[list[Part], Places]:
@@ -193,26 +192,91 @@ def _shortened(parts: Sequence[Part], places: Places, repeats: int) -> tuple[lis
     return [parts[0], *(parts[1 + index] for index in kept), parts[-1]], Places(layers, experts, places.output)
 
 
+class _Planned(NamedTuple):
+    """What is done with a graph of some bodies in some places, for any sizes."""
+
+    steps: scheduler.Plan
+    origins: tuple[tuple[int, int], ...]
+    """Of each tensor of the parts: which part, and which of its tensors."""
+
+
+@lru_cache(maxsize=4)
+def _built(texts: tuple[str, ...], places: Places) -> tuple[Graph, tuple[tuple[int, int], ...]]:
+    builder = _Builder([parse(text) for text in texts], places)
+    return builder.build(), tuple(builder.origins)
+
+
+@lru_cache(maxsize=32)
+def _plan(texts: tuple[str, ...], places: Places, few: bool) -> _Planned:
+    """Plan once: contexts and batches change sizes only. Raises KeyError and IndexError where the parts do not fit."""
+    graph, origins = _built(texts, places)
+    return _Planned(scheduler.planned(graph, few=few), origins)
+
+
+@lru_cache(maxsize=256)
+def _flash(texts: tuple[str, ...], places: Places) -> bool:
+    return scheduler.flash_stays(_built(texts, places)[0])
+
+
+class _Sizes:
+    """Sizes of the tensors of parts."""
+
+    def __init__(self, bodies: Sequence[str], numbers: Sequence[dict[str, int]]) -> None:
+        self.bodies, self.numbers = bodies, numbers
+        self.known: dict[tuple[int, int], list[int]] = {}
+
+    def all(self, parts: Sequence[Part], origins: Sequence[tuple[int, int]]) -> list[int]:
+        """Give the bytes of all tensors of a graph by number; raises KeyError."""
+        tables = [self._of(part) for part in parts]
+        return [UNKNOWN] * OUTSIDE + [tables[position][index] for position, index in origins]
+
+    def _of(self, part: Part) -> list[int]:
+        key = part.body, part.kind
+        if key not in self.known:
+            words, numbers = parse(self.bodies[part.body]).words, self.numbers[part.kind]
+            self.known[key] = [_size(word, numbers) for word in words]
+        return self.known[key]
+
+
+def _size(word: Word, numbers: dict[str, int]) -> int:
+    if not word.size:
+        return UNKNOWN
+    try:
+        return _bytes(word, numbers)
+    except KeyError:
+        if word.view is None:
+            raise
+        return UNKNOWN
+
+
+def _bytes(word: Word, numbers: dict[str, int]) -> int:
+    kind, *dimensions = word.size
+    if kind[0] == "~":  # a view with gaps, which is copied with them: a length, then lengths and strides
+        element = ELEMENTS[int(kind[1:])]
+        total = element.row(evaluate(dimensions[0], numbers))
+        for length, stride in zip(dimensions[1::2], dimensions[2::2], strict=True):
+            total += (evaluate(length, numbers) - 1) * element.row(evaluate(stride, numbers))
+    else:
+        total = ELEMENTS[int(kind)].row(evaluate(dimensions[0], numbers))
+        for one in dimensions[1:]:
+            total *= evaluate(one, numbers)
+    return total
+
+
 class _Builder:
     """Puts the parts together."""
 
-    def __init__(
-        self,
-        parts: Sequence[Part],
-        bodies: Sequence[Body],
-        numbers: Sequence[dict[str, int]],
-        places: Places,
-    ) -> None:
-        self.parts, self.bodies, self.numbers, self.places = parts, bodies, numbers, places
-        self.known: dict[tuple[int, int], list[int]] = {}
+    def __init__(self, bodies: Sequence[Body], places: Places) -> None:
+        self.bodies, self.places = bodies, places
         self.graph = Graph()
+        self.origins: list[tuple[int, int]] = []
         self.weights = [self.graph.outside(place, UNKNOWN, weight=True) for place in (DEVICE, HOST)]
         self.caches = [self.graph.outside(place, UNKNOWN, weight=False) for place in (DEVICE, HOST)]
         self.leaves: dict[str, int] = {}
         self.computed: list[int] = []
         """By the prologue."""
-        self.own: list[list[int]] = [[] for _ in parts]
-        self.outside = [self._outside(position) for position in range(len(parts))]
+        self.own: list[list[int]] = [[] for _ in bodies]
+        self.outside = [self._outside(position) for position in range(len(bodies))]
         self.carried: list[int] = []
         self.shared: list[int] = []
         self.kept = {
@@ -222,13 +286,13 @@ class _Builder:
 
     def build(self) -> Graph:
         """Give the whole graph."""
-        for position in range(len(self.parts)):
+        for position in range(len(self.bodies)):
             self._add(position)
         return self.graph
 
     def _outside(self, position: int) -> dict[str, int]:
         """Give by letter the weights and caches that a part uses."""
-        places, inside = self.places, 0 < position < len(self.parts) - 1
+        places, inside = self.places, 0 < position < len(self.bodies) - 1
         layer = places.layers[position - 1] if inside else places.layers[0]
         experts = places.experts[position - 1] if inside else layer
         return {
@@ -288,36 +352,8 @@ class _Builder:
 
         view = scheduler.NOWHERE if word.view is None else number(word.view)
         operation = Operation(word.kind, word.output, view, tuple(map(number, word.sources)), word.alike)
-        self.graph.add(operation, self._sizes(self.parts[position], self.bodies[position])[index])
+        self.origins.append((position, index))
+        self.graph.add(operation, UNKNOWN)
         if word.held or word.kind == scheduler.WEIGHTLESS:
             layer = self.places.layers[min(max(position - 1, 0), len(self.places.layers) - 1)]
             (self.graph.held if word.held else self.graph.fused).append((own[-1], layer))
-
-    def _sizes(self, part: Part, body: Body) -> list[int]:
-        key = part.body, part.kind
-        if key not in self.known:
-            self.known[key] = [self._size(word, self.numbers[part.kind]) for word in body.words]
-        return self.known[key]
-
-    def _size(self, word: Word, numbers: dict[str, int]) -> int:
-        if not word.size:
-            return UNKNOWN
-        try:
-            return self._bytes(word, numbers)
-        except KeyError:
-            if word.view is None:
-                raise
-            return UNKNOWN
-
-    def _bytes(self, word: Word, numbers: dict[str, int]) -> int:
-        kind, *dimensions = word.size
-        if kind[0] == "~":  # a view with gaps, which is copied with them: a length, then lengths and strides
-            element = ELEMENTS[int(kind[1:])]
-            total = element.row(evaluate(dimensions[0], numbers))
-            for length, stride in zip(dimensions[1::2], dimensions[2::2], strict=True):
-                total += (evaluate(length, numbers) - 1) * element.row(evaluate(stride, numbers))
-        else:
-            total = ELEMENTS[int(kind)].row(evaluate(dimensions[0], numbers))
-            for one in dimensions[1:]:
-                total *= evaluate(one, numbers)
-        return total

@@ -69,13 +69,54 @@ class Graph:
         return number
 
 
+class Step(NamedTuple):
+    """One step of the allocator."""
+
+    place: int
+    number: int
+    """Of the tensor whose size counts."""
+    block: int
+    """What is given back, counted from the first that was taken; NOWHERE for one that is taken."""
+
+
+class Plan(NamedTuple):
+    """What the allocator does with a graph; it depends on no size."""
+
+    steps: tuple[Step, ...]
+    copies: tuple[int, ...]
+    """Tensors that are copied to the other place; the copies are numbered after all tensors of the graph."""
+
+
 def peaks(graph: Graph, alignment: int = ALIGNMENT, *, few: bool = False) -> tuple[int, int]:
     """Give the bytes of the compute buffers on the device and on the host; alignment is the device's, in bytes.
 
     few says that the graph is of few tokens. Raises KeyError when a tensor of unknown size would have to be allocated.
     """
+    return replayed(planned(graph, few=few), graph.sizes, alignment)
+
+
+def planned(graph: Graph, *, few: bool = False) -> Plan:
+    """Give what the allocator does."""
     schedule = _Schedule(graph, few=few)
-    return _Allocation(schedule, list(schedule.split()), alignment).run()
+    steps = list(schedule.split())
+    return Plan(tuple(_Allocation(schedule, steps).run()), tuple(schedule.copied))
+
+
+def replayed(plan: Plan, sizes: Sequence[int], alignment: int = ALIGNMENT) -> tuple[int, int]:
+    """Give the same as peaks, for a graph's plan and the bytes of its tensors by number."""
+    every = [*sizes, *(sizes[one] for one in plan.copies)]
+    allocators, alignments = (Allocator(), Allocator()), (alignment, ALIGNMENT)
+    offsets: list[int] = []
+    for place, number, block in plan.steps:
+        size = every[number]
+        if size == UNKNOWN:
+            raise KeyError(number)
+        size = aligned(size, alignments[place])
+        if block == NOWHERE:
+            offsets.append(allocators[place].take(size))
+        else:
+            allocators[place].give(offsets[block], size)
+    return allocators[DEVICE].peak, allocators[HOST].peak
 
 
 def flash_stays(graph: Graph) -> bool:
@@ -93,7 +134,8 @@ class _Schedule:
         if few:
             for number, place in graph.held:
                 self.at[number] = place
-        self.operations = graph.operations
+        self.operations = list(graph.operations)
+        self.copied: list[int] = []
         self.computed = [number for number in graph.nodes if self._operation(number).kind != VIEW]
         self._assign()
         self._expand(self.computed, skip=HOST)
@@ -101,7 +143,6 @@ class _Schedule:
         self._expand(self.computed, skip=NOWHERE)
         self._expand(self.computed[::-1], skip=NOWHERE)
         self._settle()
-        self.sizes = list(graph.sizes)
 
     def _operation(self, number: int) -> Operation:
         operation = self.operations[number]
@@ -177,7 +218,7 @@ class _Schedule:
 
     def _copy(self, source: int, place: int) -> int:
         self.at.append(place)
-        self.sizes.append(self.sizes[source])
+        self.copied.append(source)
         self.operations.append(_COPY)
         return len(self.at) - 1
 
@@ -188,32 +229,33 @@ _COPY: Final = Operation(PLAIN, output=False, view=NOWHERE, sources=(), alike=()
 class _Allocation:
     """ggml_gallocr_alloc_graph_impl."""
 
-    def __init__(self, schedule: _Schedule, steps: list[tuple[int, Sequence[int]]], alignment: int) -> None:
+    def __init__(self, schedule: _Schedule, order: list[tuple[int, Sequence[int]]]) -> None:
         count = len(schedule.at)
-        self.schedule, self.steps, self.operations = schedule, steps, schedule.operations
+        self.schedule, self.order, self.operations = schedule, order, schedule.operations
         self.children, self.views, self.own = [0] * count, [0] * count, [False] * count
-        self.blocks: list[tuple[int, int]] = [(0, 0)] * count
-        self.allocators = (Allocator(), Allocator())
-        self.alignments = (alignment, ALIGNMENT)
+        self.blocks = [NOWHERE] * count
+        self.places: list[int] = []
+        """By block."""
+        self.steps: list[Step] = []
 
-    def run(self) -> tuple[int, int]:
+    def run(self) -> list[Step]:
         at = self.schedule.at
         for leaf in self.schedule.graph.leaves:
             self._allocate(leaf, at[leaf])
-        for number, sources in self.steps:
+        for number, sources in self.order:
             operation = self.operations[number] if number >= 0 else None
             if operation is not None and operation.view >= 0:
                 self.views[operation.view] += 1
             for source in sources:
                 self.children[source] += 1
-        for number, sources in self.steps:
+        for number, sources in self.order:
             for source in sources:
                 self._allocate(source, at[source if number < 0 else number])
             if number >= 0:
                 self._allocate(number, at[number], sources)
             for source in sources:
                 self._release(source)
-        return self.allocators[DEVICE].peak, self.allocators[HOST].peak
+        return self.steps
 
     def _allocate(self, number: int, place: int, sources: Sequence[int] = ()) -> None:
         operation = self.operations[number]
@@ -226,7 +268,9 @@ class _Allocation:
                     self.own[source] = False
                     self.blocks[number] = self.blocks[source]
                     return
-        self.blocks[number] = place, self.allocators[place].take(self._size(number, place))
+        self.blocks[number] = len(self.places)
+        self.places.append(place)
+        self.steps.append(Step(place, number, NOWHERE))
 
     def _free_for_one(self, source: int) -> bool:
         operation = self.operations[source]
@@ -253,12 +297,6 @@ class _Allocation:
         operation = self.operations[number]
         if operation is None or operation.output:
             return
-        place, offset = self.blocks[number]
         self.own[number] = False
-        self.allocators[place].give(offset, self._size(number, place))
-
-    def _size(self, number: int, place: int) -> int:
-        size = self.schedule.sizes[number]
-        if size == UNKNOWN:
-            raise KeyError(number)
-        return aligned(size, self.alignments[place])
+        block = self.blocks[number]
+        self.steps.append(Step(self.places[block], number, block))

@@ -37,7 +37,7 @@ def by_operations(
     places = layout(summary, options, device_layers(summary, options))
     geometry = Geometry.of(summary, options)
     asked = places.mixed and options.flash_attention == "auto" and not options.quantized
-    if asked and not flash_stays(summary, options, geometry, templates, places):
+    if asked and not flash_stays(summary, options, templates, places):
         options = replace(options, flash_attention="given up")
     sizes = scheduled_sizes(summary, options, geometry, templates, places)
     return graph_class(summary, options) + ("/" if places.mixed else ""), sizes
