@@ -43,7 +43,7 @@ SETS: Final[dict[str, dict[str, Any]]] = {
 OFTEN: Final = frozenset(
     {
         *("deepseek32", "granitehybrid", "hrm_text", "jamba", "kimi-k3", "lfm2", "lfm2moe", "llama4", "mistral4"),
-        *("muse-glimmer", "nemotron_h", "plamo2", "plamo3", "qwen35", "smollm3"),
+        *("muse-glimmer", "nemotron_h", "plamo2", "plamo3", "qwen35", "qwen4exp", "smollm3"),
     }
 )
 """Compared in every run: here layers differ most, heads are wider than a token, or each layer keeps something."""

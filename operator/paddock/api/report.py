@@ -290,6 +290,8 @@ class HeaderSummary(Model):
     """Bytes of recurrent state per slot, an upper bound."""
     recurrent_layers: list[bool] = []
     """Which layers have recurrent state; empty when unknown."""
+    recurrent_layer_bytes: list[int] = []
+    """Bytes of it of each layer and slot; empty where all that have any have the same."""
     recurrent_width: int = 0
     """Width of recurrent layers."""
     vocabulary: int = 0

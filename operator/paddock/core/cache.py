@@ -32,24 +32,24 @@ def layer_caches(summary: HeaderSummary, options: Options, geometry: Geometry) -
     heads = per_layer(summary.head_count_kv, count)
     windowed = [bool(flag) for flag in per_layer([int(flag) for flag in summary.sliding_layers], count)]
     indexed = [bool(flag) for flag in per_layer([int(flag) for flag in summary.indexer_layers] or [1], count)]
-    state, stateful = _states(summary, count)
+    states = _states(summary, count)
     widest = 0
     if not flash_attention(summary, options):
         values = {flag: widths(summary, windowed=flag)[1] for flag in (False, True)}
         widest = max((values[flag] * number for flag, number in zip(windowed, heads, strict=True)), default=0)
     kept = 1 + states_rolled_back(summary, options)
-    known: dict[tuple[int, bool, bool, bool], LayerCache] = {}
+    known: dict[tuple[int, bool, bool, int], LayerCache] = {}
     caches = []
-    for kind in zip(heads, windowed, indexed, stateful, strict=True):
+    for kind in zip(heads, windowed, indexed, states, strict=True):
         if kind not in known:  # most layers are alike
-            number, flag, has_index, has_state = kind
+            number, flag, has_index, state = kind
             cells = (geometry.window if flag else geometry.cells) * geometry.streams
             key, value = (width * number for width in widths(summary, windowed=flag))
             pair = _pair(types, key, max(value, widest), latent=summary.key_length_mla is not None) if number else 0
             index = 0
             if number and has_index and summary.indexer_length:
                 index = types[0].row(summary.indexer_length) + types[1].row(summary.indexer_value_length)
-            held = state * geometry.slots * kept if has_state else 0
+            held = state * geometry.slots * kept
             known[kind] = LayerCache(pair * cells, index * geometry.cells * geometry.streams, held, flag)
         caches.append(known[kind])
     return caches
@@ -66,10 +66,13 @@ def _pair(types: tuple[GgmlElement, GgmlElement], key: int, value: int, *, laten
     return types[0].row(key) + (0 if latent else types[1].row(value))
 
 
-def _states(summary: HeaderSummary, count: int) -> tuple[int, list[bool]]:
-    """Bytes of recurrent state of a layer and slot, and which layers have one; without a list the first has all."""
+def _states(summary: HeaderSummary, count: int) -> list[int]:
+    """Bytes of recurrent state of each layer and slot; without a list of layers the first has all."""
+    if summary.recurrent_layer_bytes:
+        return per_layer(summary.recurrent_layer_bytes, count)
     flags = summary.recurrent_layers
     if any(flags):
         spread = [bool(flag) for flag in per_layer([int(flag) for flag in flags], count)]
-        return summary.recurrent_state_bytes // sum(spread), spread
-    return summary.recurrent_state_bytes, [layer == 0 for layer in range(count)]
+        one = summary.recurrent_state_bytes // sum(spread)
+        return [one if flag else 0 for flag in spread]
+    return [summary.recurrent_state_bytes if layer == 0 else 0 for layer in range(count)]

@@ -5,18 +5,15 @@ Where the file or llama.cpp is not known well enough, every choice here is the o
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple
 
 from paddock.api.report import GraphOutline, HeaderSummary, LayerOutline, TensorGroup
 from paddock.core import architectures as known
 from paddock.core.ggml import type_numbered
-from paddock.core.gguf import GgufError, GgufMetadata, Skipped, Tensor
+from paddock.core.gguf import GgufMetadata, Skipped, Tensor
+from paddock.core.metadata import MAX_SIZE, Header
 from paddock.core.speed import weights_read
 
-MAX_LAYERS: Final = 512
-"""LLAMA_MAX_LAYERS."""
-MAX_SIZE: Final = 2**31 - 1
-"""Largest width, head count or context length that is believed."""
 MAX_OUTLINE: Final = 2000
 """Tensors of the different kinds of layers that a summary holds."""
 MAX_PARTS: Final = 1000
@@ -37,7 +34,7 @@ _CUDA_ROW: Final = 512
 
 def summarize(parts: Sequence[GgufMetadata]) -> HeaderSummary:
     """Summarize the headers of a file, or of all parts of a split one in order; raises GgufError."""
-    header = _Header(parts)
+    header = Header(parts)
     layers = _layers(header)
     groups = _groups(header, layers)
     heads = header.per_layer("attention.head_count", 0)
@@ -48,6 +45,7 @@ def summarize(parts: Sequence[GgufMetadata]) -> HeaderSummary:
     key = header.number("attention.key_length", head_width)
     latent = bool(header.number("attention.key_length_mla") and header.number("attention.value_length_mla"))
     sliding = layers.sliding if any(layers.sliding) else []
+    states = _states(header, layers, _state_bytes(header, heads[0], width, key), _history_bytes(header, width))
     return HeaderSummary(
         architecture=header.architecture,
         name=header.text("general.name"),
@@ -76,8 +74,9 @@ def summarize(parts: Sequence[GgufMetadata]) -> HeaderSummary:
         sliding_window=layers.window if sliding else None,
         sliding_layers=sliding,
         recurrent=any(layers.recurrent),
-        recurrent_state_bytes=sum(layers.recurrent) * _state_bytes(header, heads[0], width, key),
+        recurrent_state_bytes=sum(states),
         recurrent_layers=layers.recurrent if any(layers.recurrent) else [],
+        recurrent_layer_bytes=states if len({*states} - {0}) > 1 else [],
         recurrent_width=_recurrent_width(header, width) if any(layers.recurrent) else 0,
         vocabulary=_vocabulary(header),
         input_tensors=_group(groups.inputs),
@@ -96,103 +95,6 @@ def summarize(parts: Sequence[GgufMetadata]) -> HeaderSummary:
     )
 
 
-class _Header:
-    """The metadata of the first part, the tensors of all."""
-
-    def __init__(self, parts: Sequence[GgufMetadata]) -> None:
-        if not parts:
-            raise GgufError("ModelUnsupported", "no file was read")
-        self.values = parts[0].values
-        self.tensors = [tensor for part in parts for tensor in part.tensors]
-        self.architecture = self._architecture()
-        self._check_parts(parts)
-        self.layer_count = self._layer_count()
-
-    def fail(self, message: str) -> NoReturn:
-        """Raise a GgufError without an offset: the fault is in what the header says, not in how."""
-        raise GgufError("ModelUnsupported", message)
-
-    def _architecture(self) -> str:
-        architecture = self.text("general.architecture")
-        kind = self.text("general.type") or "model"
-        if not architecture:
-            self.fail("general.architecture is missing")
-        if kind != "model":
-            self.fail(f"the file is of the type {kind!r}, not a model")
-        if architecture in known.NOT_MODELS:
-            self.fail(f"the file holds {known.NOT_MODELS[architecture]} (architecture {architecture})")
-        return architecture
-
-    def _check_parts(self, parts: Sequence[GgufMetadata]) -> None:
-        declared = self.plain("split.count") or 1
-        number = self.plain("split.no") or 0
-        if number:
-            self.fail(
-                f"this is part {number + 1} of a split model: name the first part, ...-00001-of-{declared:05}.gguf"
-            )
-        if declared != len(parts):
-            self.fail(f"the model is split into {declared} files, but {len(parts)} belong to this name")
-        for position, part in enumerate(parts[1:], start=1):
-            if part.values.get("split.no") != position:
-                self.fail(f"file {position + 1} of the split model says that it is another part")
-        tensors = self.plain("split.tensors.count")
-        if declared > 1 and tensors is not None and tensors != len(self.tensors):
-            self.fail(f"the model has {tensors} tensors, but its files hold {len(self.tensors)}")
-        if not self.tensors:
-            self.fail("the file holds no tensors (a vocabulary only?)")
-        if len({tensor.name for tensor in self.tensors}) != len(self.tensors):
-            self.fail("a tensor is in two files of the split model")
-
-    def _layer_count(self) -> int:
-        count = self.optional("block_count")
-        if count is None or not 1 <= count <= MAX_LAYERS:
-            self.fail(f"{self.architecture}.block_count is {count}, not between 1 and {MAX_LAYERS}")
-        return count
-
-    def text(self, key: str) -> str | None:
-        """Give a short string; None when it is missing."""
-        value = self.values.get(key)
-        return value if isinstance(value, str) else None
-
-    def plain(self, key: str) -> int | None:
-        """Give a whole number by its full key; None when it is missing or of another type."""
-        value = self.values.get(key)
-        return value if type(value) is int else None
-
-    def optional(self, key: str) -> int | None:
-        """Give a size by its key below the architecture, the largest of an array; None when it is missing."""
-        full = f"{self.architecture}.{key}"
-        value = self.values.get(full)
-        if value is None:
-            return None
-        sizes = value if isinstance(value, tuple) else (value,)
-        return max((self._size(full, size) for size in sizes), default=None)
-
-    def number(self, key: str, default: int = 0) -> int:
-        """Give a size by its key below the architecture, the largest of an array, or the default."""
-        value = self.optional(key)
-        return default if value is None else value
-
-    def array(self, key: str) -> list[int] | None:
-        """Give the elements of an array, one per layer; None when there is none."""
-        full = f"{self.architecture}.{key}"
-        value = self.values.get(full)
-        return [self._size(full, size) for size in value] if isinstance(value, tuple) else None
-
-    def per_layer(self, key: str, default: int) -> list[int]:
-        """Give a size for each layer; missing ends of an array repeat its largest element."""
-        sizes = self.array(key)
-        if not sizes:
-            return [self.number(key, default)] * self.layer_count
-        return (sizes + [max(sizes)] * self.layer_count)[: self.layer_count]
-
-    def _size(self, key: str, value: object) -> int:
-        if not isinstance(value, int) or not 0 <= value <= MAX_SIZE:
-            said = f"an array of {value.length}" if isinstance(value, Skipped) else repr(value)
-            self.fail(f"{key} is {said}, not a whole number from 0 to {MAX_SIZE}")
-        return int(value)
-
-
 @dataclass(frozen=True, slots=True)
 class _Layers:
     """What differs from layer to layer."""
@@ -208,7 +110,7 @@ class _Layers:
     """Tokens; None without windows."""
 
 
-def _layers(header: _Header) -> _Layers:
+def _layers(header: Header) -> _Layers:
     architecture, count = header.architecture, header.layer_count
     trunk = max(count - header.number("nextn_predict_layers"), 0)
     heads = header.per_layer("attention.head_count", 0)
@@ -237,7 +139,7 @@ def _layers(header: _Header) -> _Layers:
     )
 
 
-def _window(header: _Header) -> int | None:
+def _window(header: Header) -> int | None:
     """Give the tokens of the window that llama.cpp takes; None for no windows."""
     architecture, told = header.architecture, header.optional("attention.sliding_window")
     if architecture in known.ALWAYS_WINDOWED:
@@ -247,7 +149,7 @@ def _window(header: _Header) -> int | None:
     return known.FIXED_WINDOW.get(architecture, told) if told else None
 
 
-def _recurrent_layers(header: _Header, heads_kv: list[int]) -> list[bool]:
+def _recurrent_layers(header: Header, heads_kv: list[int]) -> list[bool]:
     architecture, count = header.architecture, header.layer_count
     if architecture in known.RECURRENT or architecture == "falcon-h1":
         return [True] * count
@@ -265,7 +167,7 @@ def _recurrent_layers(header: _Header, heads_kv: list[int]) -> list[bool]:
     return [kv == 0 for kv in heads_kv]
 
 
-def _sliding_layers(header: _Header, recurrent: list[bool]) -> list[bool]:
+def _sliding_layers(header: Header, recurrent: list[bool]) -> list[bool]:
     architecture, count = header.architecture, header.layer_count
     if architecture == "exaone4" and count != known.EXAONE4_WINDOWED_LAYERS:
         return []
@@ -281,7 +183,7 @@ def _sliding_layers(header: _Header, recurrent: list[bool]) -> list[bool]:
     return window._replace(period=period).layers(count)
 
 
-def _state_bytes(header: _Header, heads: int, width: int, key: int) -> int:
+def _state_bytes(header: Header, heads: int, width: int, key: int) -> int:
     """Bytes of recurrent state of one layer and slot (src/llama-hparams.cpp, n_embd_r and n_embd_s), 32-bit floats."""
     kernel = header.number("ssm.conv_kernel")
     inner, state = header.number("ssm.inner_size"), header.number("ssm.state_size")
@@ -295,26 +197,39 @@ def _state_bytes(header: _Header, heads: int, width: int, key: int) -> int:
     else:
         rows = max(kernel - 1, 0) * (inner + 2 * header.number("ssm.group_count") * state)
         states = key * key * heads if header.architecture == "minimax-01" else state * inner
-    history = max(header.number("ple.conv_kernel") - 1, 0) * header.number("ple.ngram_size")
-    rows += history * max(header.number("hyper_connection.count"), 1) * width
     return sum(_align(_FLOAT * size) for size in (rows, states))
 
 
-def _recurrent_width(header: _Header, width: int) -> int:
+def _history_bytes(header: Header, width: int) -> int:
+    """Bytes of what a slot remembers of n-grams, in a layer that has any (ple_conv_state)."""
+    rows = max(header.number("ple.conv_kernel") - 1, 0) * header.number("ple.ngram_size")
+    return _align(_FLOAT * rows * max(header.number("hyper_connection.count"), 1) * width)
+
+
+def _states(header: Header, layers: _Layers, state: int, history: int) -> list[int]:
+    """Give the bytes of each layer's state; where the file names no layers with a history, all have one."""
+    remember = header.array("ple.layers")
+    return [
+        (state + (history if remember is None or layer in remember else 0)) if recurrent else 0
+        for layer, recurrent in enumerate(layers.recurrent)
+    ]
+
+
+def _recurrent_width(header: Header, width: int) -> int:
     inner = header.number("ssm.inner_size")
     return max(inner + 2 * header.number("ssm.group_count") * header.number("ssm.state_size"), width)
 
 
-def _indexer(header: _Header) -> int:
+def _indexer(header: Header) -> int:
     length = header.number("attention.indexer.key_length")
     return length * known.INDEX_FACTOR.get(header.architecture, max(known.INDEX_FACTOR.values()))
 
 
-def _indexer_values(header: _Header) -> int:
+def _indexer_values(header: Header) -> int:
     return header.number("attention.value_length") if header.architecture == "minimax-m3" else 0
 
 
-def _indexer_layers(header: _Header, layers: _Layers) -> list[bool]:
+def _indexer_layers(header: Header, layers: _Layers) -> list[bool]:
     if not header.number("attention.indexer.key_length"):
         return []
     if header.architecture == "minimax-m3":
@@ -328,7 +243,7 @@ def _indexer_layers(header: _Header, layers: _Layers) -> list[bool]:
     return flags
 
 
-def _vocabulary(header: _Header) -> int:
+def _vocabulary(header: Header) -> int:
     for tensor in header.tensors:
         if tensor.name in ("token_embd.weight", "output.weight") and len(tensor.shape) > 1:
             return tensor.shape[1]
@@ -343,7 +258,7 @@ class _Groups(NamedTuple):
     tied: list[Tensor]
 
 
-def _groups(header: _Header, layers: _Layers) -> _Groups:
+def _groups(header: Header, layers: _Layers) -> _Groups:
     inputs: list[Tensor] = []
     repeating: list[Tensor] = []
     outputs: list[Tensor] = []
@@ -383,7 +298,7 @@ INPUT, EVERY = -1, -2
 
 def loaded(parts: Sequence[GgufMetadata]) -> list[Loaded]:
     """Give every tensor that llama.cpp loads, a tied embedding as input and as output; raises GgufError."""
-    header = _Header(parts)
+    header = Header(parts)
     layers = _layers(header)
     groups = _groups(header, layers)
     rows = [(one, INPUT) for one in groups.inputs]
@@ -418,7 +333,7 @@ def _layer_bytes(tensors: list[Tensor], count: int) -> list[int]:
     return sizes
 
 
-def _outline(header: _Header, layers: _Layers) -> GraphOutline | None:
+def _outline(header: Header, layers: _Layers) -> GraphOutline | None:
     """Give what the graph is built from; None when that is more than a summary should hold."""
     prefix = f"{header.architecture}."
     numbers = {
