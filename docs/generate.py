@@ -1,5 +1,5 @@
 # ruff: noqa: INP001  (a script)
-"""Write what is generated: crds/ and docs/reference/ from the models, the vocabulary and the chart's values.
+"""Write what is generated: crds/ (and in the chart) and docs/reference/ from models, vocabulary and chart values.
 
 `python docs/generate.py` writes the files; with `--check` it only says which ones differ, and fails if any does.
 """
@@ -320,7 +320,10 @@ def generated() -> dict[str, str]:
     chart = ROOT / "charts" / "paddock"
     values = (chart / "values.yaml").read_text(encoding="utf-8")
     schema = json.loads((chart / "values.schema.json").read_text(encoding="utf-8"))
-    files = {f"crds/{name}": text for name, text in crds().items()}
+    # Helm follows a link from the chart to crds/ only with a warning, and a chart has to hold all that it installs.
+    files = {
+        f"{folder}/{name}": text for folder in ("crds", "charts/paddock/files/crds") for name, text in crds().items()
+    }
     files |= {f"docs/reference/{kind.kind.lower()}.md": kind_page(kind) for kind in KINDS}
     files["docs/reference/arguments.md"] = arguments_page()
     files["docs/reference/reasons.md"] = reasons_page()

@@ -346,9 +346,20 @@ def test_another_release_name_shows_in_every_name() -> None:
 def test_a_packaged_chart_holds_the_definitions(tmp_path: Path) -> None:
     done = helm("package", str(CHART), "--destination", str(tmp_path))
     assert done.returncode == 0, done.stderr
-    with tarfile.open(tmp_path / f"paddock-{paddock.__version__}.tgz") as package:
+    assert done.stderr == "", "helm warns"
+    archive = tmp_path / f"paddock-{paddock.__version__}.tgz"
+    with tarfile.open(archive) as package:
         names = set(package.getnames())
     assert {f"paddock/files/crds/{name}" for name in crds()} <= names
+    packaged, folder = (helm("template", "x", str(one), "--kube-version", "1.34") for one in (archive, CHART))
+    assert (packaged.returncode, packaged.stderr, folder.stderr) == (0, "", "")
+    assert packaged.stdout == folder.stdout
+
+
+def test_the_chart_has_no_links_and_no_file_that_is_not_its_own() -> None:
+    found = [path for path in CHART.rglob("*") if path.is_symlink()]
+    assert found == []
+    assert {path.name for path in (CHART / "files" / "crds").iterdir()} == set(crds())
 
 
 # --- settings
