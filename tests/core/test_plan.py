@@ -61,6 +61,17 @@ def test_scaling_down_removes_the_highest_numbers() -> None:
     assert numbers(found) == []
 
 
+def test_a_pod_whose_record_was_spoiled_is_replaced_and_its_name_is_not_free_before_it_is_gone() -> None:
+    one = deployment(replicas=1)
+    spoiled = replica(one, 0, record=None, altered="it was removed")
+    found = planned(one, spoiled)
+    assert removed(found) == {spoiled.name: "its annotation paddock.dev/placement was changed by hand: it was removed"}
+    assert (found.wanted, found.current) == ((), ())
+    assert planned(one, replace(spoiled, deleting=True)).wanted == ()
+    mended = replica(one, 0, altered="need was 2 and became 1")
+    assert planned(one, mended).current == (mended,)
+
+
 @pytest.mark.parametrize("spec", [{"suspend": True}, {"replicas": 0}])
 def test_suspending_removes_all(spec: dict[str, Any]) -> None:
     of = deployment(**spec)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paddock.api.vocabulary import Annotation, Label, Reason
-from paddock.core.replica import NO_CONTAINER, Record, Replica, replica_of
+from paddock.core.replica import LONGEST_ALTERED, NO_CONTAINER, Record, Replica, replica_of, trusted
 from support.builders import CONTAINER_ID, RTX_4080, deployment, pod_json, record, replica, serving_status
 
 
@@ -58,6 +58,39 @@ def test_what_is_no_record_is_refused_and_the_pod_is_read_without_one(text: str)
         Record.loads(text)
     found = read(annotations={Annotation.PLACEMENT: text})
     assert found.record is None
+    assert found.spoiled
+    assert len(found.altered) <= LONGEST_ALTERED
+
+
+def test_a_record_that_is_not_of_its_pod_is_not_believed() -> None:
+    pod = pod_json(deployment())
+    pod["spec"]["containers"][0]["args"] = ["-m", "x", "--device", "none"]
+    found = replica_of(pod)
+    assert found is not None
+    assert found.spoiled
+    assert "--device none" in found.altered
+
+
+def test_a_record_that_was_edited_is_taken_as_it_was_and_the_difference_is_told() -> None:
+    known, edited = replica(deployment()), replica(deployment(), record=replace(record(), need=1))
+    found = trusted(known, edited)
+    assert (found.record, found.spoiled) == (known.record, False)
+    assert found.altered == "need was 1073741824 and became 1"
+    assert trusted(found, known).altered == ""
+    assert trusted(None, edited) == edited
+    assert trusted(replace(known, uid="an earlier pod"), edited) == edited
+
+
+def test_what_was_learned_of_a_card_is_no_edit_and_is_learned_once() -> None:
+    planned = replica(deployment(), record=replace(record(), exact_device=False))
+    learned = replica(
+        deployment(), record=replace(record(), exact_device=False, gpu="node1-b", uuid="GPU-b", learned=True)
+    )
+    assert trusted(planned, learned) == learned
+    moved = replica(
+        deployment(), record=replace(record(), exact_device=False, gpu="node1-c", uuid="GPU-c", learned=True)
+    )
+    assert trusted(learned, moved).record == learned.record
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), st.lists, max_leaves=4))

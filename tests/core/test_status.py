@@ -353,6 +353,14 @@ def test_a_pod_without_record_is_counted_and_not_placed() -> None:
     assert told(found)["Placed"] == ("Unknown", "Starting")
 
 
+@pytest.mark.parametrize("deleting", [False, True])
+def test_a_pod_that_is_replaced_for_its_record_is_told_until_it_is_gone(deleting: bool) -> None:
+    found = status(ONE, replica(ONE, record=None, altered="it was removed", deleting=deleting))
+    assert told(found)["Placed"] == told(found)["Available"] == ("False", "RecordChanged")
+    assert "paddock.dev/placement was changed by hand: it was removed" in message(found, ConditionType.AVAILABLE)
+    assert told(found)["Progressing"][0] == "True"
+
+
 def applied(of: Deployment, found: ModelDeploymentStatus) -> Deployment:
     return replace(of, status=found.to_dict())
 

@@ -159,6 +159,7 @@ class Reason(StrEnum):
     IMAGE_PULL_FAILED = "ImagePullFailed"
     ADMISSION_FAILED = "AdmissionFailed"
     POD_REFUSED = "PodRefused"
+    RECORD_CHANGED = "RecordChanged"
     # GPUs
     LISTED = "Listed"
     AGENT_SILENT = "AgentSilent"
@@ -340,10 +341,7 @@ REASONS: dict[Reason, Entry] = {
         "The server's log has no lines about devices and buffers, so nothing is proven; it gets no traffic.",
         "Is spec.server.image a llama-server that logs at level 4?",
     ),
-    Reason.SERVER_FAILED: Entry(
-        "The server exits; the message has its last error line.",
-        "See `paddock logs NAME`.",
-    ),
+    Reason.SERVER_FAILED: Entry("The server exits; the message has its last error line.", "See `paddock logs NAME`."),
     Reason.DEVICE_NOT_VISIBLE: Entry(
         "The container was given no GPU of the backend: the server knows no such device, and ends.",
         "On NVIDIA check the node's container toolkit, its RuntimeClass and the driver; on AMD, Intel and Vulkan the pod lacks the device nodes.",
@@ -367,6 +365,10 @@ REASONS: dict[Reason, Entry] = {
     Reason.POD_REFUSED: Entry(
         "The API server refuses the pod: a quota, an admission policy or webhook, the namespace's rules. The message is its own.",
         "Change the quota or policy, or the spec.",
+    ),
+    Reason.RECORD_CHANGED: Entry(
+        "Somebody changed the annotation paddock.dev/placement of a pod. It is put back, or where it is not known any more the pod is replaced; what is reserved stays.",
+        "Leave it alone: to have a model elsewhere change spec.placement.",
     ),
     Reason.LISTED: Entry("The node's agent lists the device.", "Nothing to do."),
     Reason.AGENT_SILENT: Entry(
@@ -478,9 +480,7 @@ VERDICTS: dict[Verdict, Entry] = {
         "Another device of the node looks exactly alike and neither has an id.", "Use a driver that gives PCI ids."
     ),
     Verdict.MODEL_MISSING: Entry("The model file is not on the device's node.", "Copy it there."),
-    Verdict.VOLUME_ELSEWHERE: Entry(
-        "The claim's volume cannot be reached from the node.", "Use a volume that the node can mount."
-    ),
+    Verdict.VOLUME_ELSEWHERE: Entry("The node cannot reach the claim's volume.", "Use a volume that it can mount."),
     Verdict.MODEL_TOO_BIG: Entry(
         "Even empty it has less memory than the need.", "Shorten contextLength or use a smaller quantisation."
     ),

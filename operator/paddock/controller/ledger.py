@@ -146,6 +146,10 @@ class Ledger:
             return pod in entry.adding
         return pod not in entry.removing or any(one.pod == pod for one in entry.reservations)
 
+    def places(self, pod: str) -> set[str]:
+        """Give the GPUs on which a pod (namespace/name) has a reservation."""
+        return set(self._places.get(pod, ()))
+
     def promises(self) -> list[tuple[str, Promise]]:
         """Give every promise with the name of its GPU."""
         entries = [self._entries[name] for name in sorted(self._promised) if name in self._entries]

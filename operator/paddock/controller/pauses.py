@@ -1,8 +1,10 @@
 """Pauses before a pod of some name is made again: after failed ones, and after the API server refused it."""
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from paddock.core.replica import Replica
 from paddock.core.status import Finding
 
 LONGEST = 300.0
@@ -44,9 +46,11 @@ class Pauses:
         pause = self._all.setdefault(pod, _Pause())
         pause.until, pause.finding = asyncio.get_running_loop().time() + REFUSED, finding
 
-    def served(self, pod: str) -> None:
-        """Note that a pod serves: the next pause is short again."""
-        self._all.pop(pod, None)
+    def see(self, replicas: Iterable[Replica]) -> None:
+        """Note which pods serve: their next pause is short again."""
+        for one in replicas:
+            if one.ready:
+                self._all.pop(one.key, None)
 
     def forget(self, deployment: str) -> None:
         """Drop what is remembered of a deployment (namespace/name) that is gone."""

@@ -31,6 +31,7 @@ from paddock.controller.moves import Moves
 from paddock.controller.parts import Parts
 from paddock.controller.pauses import Pauses
 from paddock.controller.proof import Prover
+from paddock.controller.records import Records
 from paddock.controller.services import Services
 from paddock.controller.settings import Settings
 from paddock.controller.store import World
@@ -84,6 +85,7 @@ class Reconciler:
         self._put_off: dict[str, tuple[Need, float]] = {}
         """Deployments whose pods are made before Service and status: the need, and until when these may wait."""
         self._pauses = Pauses()
+        self._records = Records(cluster, world, parts, look_again)
         self._moves = Moves(settings, world, parts, look_again)
         self._fetching = Fetching(cluster, settings, world, parts, look_again)
         self._claims, self._holders = parts.claims, parts.lent.holders
@@ -104,7 +106,8 @@ class Reconciler:
             return
         if key in self._put_off and self._put_off[key][1] > asyncio.get_running_loop().time() and self._look_later(key):
             return
-        await self._rebook(deployment)
+        self._pauses.see(self._world.replicas.of(key))
+        await self._records.restore(deployment)
         if await self._prover.prove(deployment):
             return
         steps = self._plan(deployment)
@@ -153,17 +156,6 @@ class Reconciler:
             return accepted.reason in FLEET_CAN_HELP
         # A refused pod has booked and returned its memory, which is a change of the fleet: it has a pause of its own.
         return unplaced is not None and unplaced.reason is not Reason.POD_REFUSED
-
-    async def _rebook(self, deployment: Deployment) -> None:
-        """Put back reservations that somebody took from pods that exist; forget the failures of those that serve."""
-        for one in self._world.replicas.of(deployment.key):
-            if one.ready:
-                self._pauses.served(one.key)
-            record = one.record
-            if record is None or record.gpu is None or self._ledger.booked(one.key, record.gpu):
-                continue
-            log.warning("%s: its reservation on %s was lost, and is put back", one.key, record.gpu)
-            await self._ledger.rebook(record.gpu, reservation_of(deployment, one.key, record))
 
     def _plan(self, deployment: Deployment) -> Plan:
         replicas = self._world.replicas.of(deployment.key)
@@ -451,6 +443,9 @@ class Reconciler:
                 self._pauses.failed(one.key, Finding("False", lasting, removal.why) if lasting is not None else None)
                 self._fetching.doubt(one)
                 self._events.warning(deployment, one.waiting or Reason.SERVER_FAILED, f"{one.name}: {removal.why}")
+            elif one.spoiled:
+                self._pauses.failed(one.key)
+                self._events.warning(deployment, Reason.RECORD_CHANGED, f"{one.name} is replaced: {removal.why}")
             elif self._moves.departure(one) is not None:
                 self._events.warning(deployment, Reason.DISPLACED, f"{one.name} is ended: {removal.why}")
             await self._cluster.delete(namespaced("pods", one.namespace, one.name), one.uid)

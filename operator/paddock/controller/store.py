@@ -14,7 +14,7 @@ from paddock.core.dra import SliceDevice
 from paddock.core.fleet import Node, Taint
 from paddock.core.quantity import parse_quantity
 from paddock.core.queue import Queued, ahead_of, order_of, position
-from paddock.core.replica import Replica, replica_of
+from paddock.core.replica import Replica, replica_of, trusted
 from paddock.core.request import Request
 from paddock.core.rules import Rule
 
@@ -142,6 +142,8 @@ class Replicas:
         self._latest = Latest()
         self._all: dict[str, Replica] = {}
         self._of: dict[str, set[str]] = {}
+        self._distrusted: dict[str, str] = {}
+        """By UID of pods whose record is not the operator's: why."""
 
     def __len__(self) -> int:
         return len(self._all)
@@ -168,16 +170,28 @@ class Replicas:
             return None
         owner = f"{replica.namespace}/{replica.deployment}"
         news = self._latest.take(type_, replica.key, body["metadata"])
+        before = self._all.get(replica.key)
+        replica = trusted(before, replica)
+        if type_ == "DELETED":
+            self._distrusted.pop(replica.uid, None)
         if not news:
             return replica if type_ == "DELETED" else None
-        if (before := self._all.pop(replica.key, None)) is not None:
+        if before is not None:
             # Labels can be changed: it may have been another one's.
+            del self._all[replica.key]
             self._of.get(f"{before.namespace}/{before.deployment}", set()).discard(replica.key)
         if type_ == "DELETED":
             return replica
+        if (why := self._distrusted.get(replica.uid)) is not None:
+            replica = replace(replica, record=None, altered=why)
         self._all[replica.key] = replica
         self._of.setdefault(owner, set()).add(replica.key)
         return replica
+
+    def distrust(self, replica: Replica, why: str) -> None:
+        """Believe no record of a pod any more."""
+        self._distrusted[replica.uid] = why
+        self._all[replica.key] = replace(replica, record=None, altered=why)
 
 
 def older(version: str, known: str) -> bool:

@@ -78,7 +78,11 @@ class Sweeps:
         replica = self._world.replicas.get(pod)
         if replica is None:
             return pod in self._world.making
-        return replica.record is not None and replica.record.gpu == gpu
+        if replica.record is None:
+            return True  # Nobody knows where it is, since somebody spoiled its record: this stays until it is gone.
+        named = replica.record.gpu
+        # A record that names a GPU on which nothing is booked for it is not believed (`records`).
+        return named == gpu or (named is not None and named not in self._ledger.places(pod))
 
     async def volumes(self) -> None:
         """Remove the volumes of model roots that no deployment uses any more, and mend those that pods wait for."""

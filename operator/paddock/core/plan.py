@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from paddock.api.vocabulary import Annotation
 from paddock.core.deployment import Deployment, placement_hash, revision
 from paddock.core.pod import pod_name
 from paddock.core.replica import Replica
@@ -96,6 +97,9 @@ def plan(
     ]
     removals += [Removal(one, "not wanted any more") for one in alive if not one.failed and one.number >= count]
     alive = [one for one in alive if not one.failed and one.number < count]
+    spoiled = {one.name for one in alive if one.spoiled}
+    removals += [Removal(one, told_of_record(one)) for one in alive if one.name in spoiled]
+    alive = [one for one in alive if one.name not in spoiled]
     asked = {one.name: departure for one in alive if (departure := departs(one)) is not None}
     evicted = {name for name, departure in asked.items() if not departure.moves}
     removals += [Removal(one, asked[one.name].why) for one in alive if one.name in evicted]
@@ -117,7 +121,8 @@ def plan(
     removals += [Removal(one, "another pod has its number") for one in alive if one.name not in kept]
 
     # A name is free when its pod is gone.
-    taken = {one.name for one in replicas if one.owner_uid != deployment.uid or one.deleting or one.failed} | evicted
+    taken = {one.name for one in replicas if one.owner_uid != deployment.uid or one.deleting or one.failed}
+    taken |= evicted | spoiled
     away = Counter(one.number for one in leaving if lost(one))
     moving = {one.name for one in outdated.values() if one.name in asked}
     attempts = {number: away[number] for number in range(count)}
@@ -137,6 +142,11 @@ def plan(
     missing = {number: attempts[number] for number in free if number not in current}
     wanted = _wanted(missing, outdated, settled=settled)
     return Plan(wanted, tuple(removals), tuple(current.values()), tuple(outdated.values()), tuple(leaving))
+
+
+def told_of_record(one: Replica) -> str:
+    """Say what was done to the record of a pod that is replaced for it."""
+    return f"its annotation {Annotation.PLACEMENT} was changed by hand: {one.altered}"
 
 
 def _wanted(numbers: Mapping[int, int], outdated: Mapping[int, Replica], *, settled: bool) -> tuple[Wanted, ...]:

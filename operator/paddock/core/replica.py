@@ -3,7 +3,8 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from paddock.api.vocabulary import READINESS_GATE, Annotation, Label, Reason
@@ -120,6 +121,8 @@ class Replica:
     node: str | None = None
     fetch_failed: bool = False
     """Whether its files cannot be fetched until somebody changes something."""
+    altered: str = ""
+    """What somebody else than the operator did to the record; `record` is then the one before, if that is known."""
 
     @property
     def key(self) -> str:
@@ -130,6 +133,11 @@ class Replica:
     def failed(self) -> bool:
         """Whether the kubelet will never run it (again), or in vain."""
         return self.phase in ("Failed", "Succeeded") or self.fetch_failed
+
+    @property
+    def spoiled(self) -> bool:
+        """Whether nobody knows any more what was decided for it: somebody changed its record."""
+        return self.record is None and self.altered != ""
 
     @property
     def verified(self) -> bool:
@@ -191,6 +199,7 @@ def replica_of(pod: Mapping[str, Any]) -> Replica | None:
     if fetched is not None and (waiting is None or fetched.final):  # without its files a server fails, too
         waiting, waiting_message = fetched.reason, fetched.message
     number = annotations.get(Annotation.REPLICA, "0")
+    record, altered = _record(annotations.get(Annotation.PLACEMENT), pod.get("spec") or {})
     return Replica(
         namespace=meta["namespace"],
         name=meta["name"],
@@ -200,7 +209,7 @@ def replica_of(pod: Mapping[str, Any]) -> Replica | None:
         number=int(number) if _NUMBER.fullmatch(number) else 0,
         revision=annotations.get(Annotation.REVISION, ""),
         placement_spec=annotations.get(Annotation.PLACEMENT_SPEC, ""),
-        record=_record(annotations.get(Annotation.PLACEMENT)),
+        record=record,
         phase=status.get("phase", "Pending"),
         deleting="deletionTimestamp" in meta,
         scheduled=conditions.get("PodScheduled", {}).get("status") == "True",
@@ -217,14 +226,51 @@ def replica_of(pod: Mapping[str, Any]) -> Replica | None:
         waiting_message=waiting_message[:1000],
         node=(pod.get("spec") or {}).get("nodeName"),
         fetch_failed=fetched is not None and fetched.final,
+        altered=altered,
     )
 
 
-def _record(text: str | None) -> Record | None:
+def _record(text: str | None, spec: Mapping[str, Any]) -> tuple[Record | None, str]:
+    """Read a pod's record; where it is none, or not of this pod, gives what is wrong with it."""
+    if text is None:
+        return None, "it was removed"
     try:
-        return Record.loads(text) if text else None
-    except ValueError:
-        return None
+        record = Record.loads(text)
+    except ValueError as error:
+        return None, f"it cannot be read: {error}"[:LONGEST_ALTERED]
+    served = _device_argument(spec)
+    if served is not None and (served == "none") != (record.gpu is None):
+        return None, f"it says {record.gpu or 'the CPU'}, and the server was started with --device {served}"[
+            :LONGEST_ALTERED
+        ]
+    return record, ""
+
+
+LONGEST_ALTERED = 300
+"""Characters about a record that somebody has altered."""
+
+
+def _device_argument(spec: Mapping[str, Any]) -> str | None:
+    """Give the device that the server was told, which nobody can change in a pod; None where it was told none."""
+    container: Mapping[str, Any] = next((one for one in spec.get("containers") or () if one["name"] == CONTAINER), {})
+    args = container.get("args") or []
+    return next((value for name, value in pairwise(args) if name == "--device"), None)
+
+
+_LEARNED = ("gpu", "uuid", "pci_id", "name", "description", "learned")
+"""What the operator writes anew once it has learned which card a pod was given."""
+
+
+def trusted(known: Replica | None, told: Replica) -> Replica:
+    """Give a pod as it is told now with the record that the operator wrote: that of before, if it has another now."""
+    if known is None or known.uid != told.uid or known.record is None or told.record == known.record:
+        return told
+    before, after = asdict(known.record), asdict(told.record) if told.record is not None else {}
+    differs = [name for name, value in before.items() if name in after and after[name] != value]
+    if after and known.record.exact_device is False and not known.record.learned and set(differs) <= set(_LEARNED):
+        return told
+    what = "; ".join(f"{name} was {before[name]!r} and became {after[name]!r}" for name in differs)
+    return replace(told, record=known.record, altered=(what or told.altered)[:LONGEST_ALTERED])
 
 
 _NUMBER = re.compile(r"[0-9]{1,6}")

@@ -22,7 +22,7 @@ from paddock.api.source import ModelStatus
 from paddock.api.vocabulary import ConditionType, Reason
 from paddock.core.deployment import Deployment
 from paddock.core.objects import endpoint
-from paddock.core.plan import Plan, wanted_replicas
+from paddock.core.plan import Plan, told_of_record, wanted_replicas
 from paddock.core.replica import Record, Replica
 
 Truth = Literal["True", "False", "Unknown"]
@@ -246,7 +246,12 @@ def _findings(deployment: Deployment, outcome: Outcome, replicas: Sequence[Repli
 
 
 def _told_why(finding: Finding, outcome: Outcome) -> Finding:
-    """Put who displaced a replica before what it waits for."""
+    """Put who displaced a replica, or why its pod is replaced, before what it waits for."""
+    going = (*outcome.plan.leaving, *(one.replica for one in outcome.plan.removals))
+    spoiled = next((one for one in going if one.spoiled), None)
+    if spoiled is not None and finding.reason in (Reason.WAITING_FOR_DEVICE, Reason.STARTING):
+        text = f"{spoiled.name} is replaced, since {told_of_record(spoiled)}; {finding.message}"
+        return replace(finding, status="False", reason=Reason.RECORD_CHANGED, message=text)
     last = outcome.disruption
     if finding.reason is not Reason.WAITING_FOR_DEVICE or last is None or last.kind != "Evicted" or not last.waiting:
         return finding
@@ -342,6 +347,7 @@ _UNDER_WAY = frozenset(
         Reason.WAITING_FOR_DEVICE,
         Reason.MAKING_ROOM,
         Reason.DISPLACED,
+        Reason.RECORD_CHANGED,
         Reason.AWAITING_EVIDENCE,
     }
 )
