@@ -23,6 +23,9 @@ _RUNTIME_CLASS = {
     "handler": "nvidia",
 }
 
+NO_PLUGIN = "nvidia.com/gpu.deploy.device-plugin=false"
+"""Label by which GPU Operator keeps NVIDIA's device plugin off a node."""
+
 
 class LocalCluster:
     """The one cluster of a state folder. Every method may be called whatever runs already."""
@@ -74,6 +77,7 @@ class LocalCluster:
                 self.node(name).end_if_outdated()
             self.control_plane.end_if_outdated()
             if self.healthy(nodes):
+                self._keep_plugins_off()
                 return
             if self.processes.names() and not host.members():
                 say("the cluster was cut off: starting afresh")
@@ -88,8 +92,13 @@ class LocalCluster:
             for runner in runners:
                 runner.start()
             self._wait_for_nodes([runner.node.name for runner in runners])
+            self._keep_plugins_off()
             self._apply(_RUNTIME_CLASS)
             say(f"{nodes} nodes Ready after {time.monotonic() - began:.1f} s")
+
+    def _keep_plugins_off(self) -> None:
+        """Say of every node that a vendor's device plugin which ran in a test is not awaited back."""
+        self.kubectl("label", "nodes", "--all", "--overwrite", NO_PLUGIN)
 
     def load_images(self, profile: str) -> None:
         """Build images and model where their inputs changed, and give every node what it lacks."""

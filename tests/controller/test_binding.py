@@ -55,6 +55,36 @@ def test_a_card_that_the_vendors_plugin_gives_away_too_is_nobodys_until_its_node
     assert "is dedicated although it advertises nvidia.com/gpu" in binding(site, "late")["reason"]
 
 
+def test_a_kubelet_that_is_started_anew_gives_no_card_away(site: Site) -> None:
+    """It advertises 0 until the vendor's plugin has come back; afterwards only what a person says gives the cards."""
+    site.operator()
+    site.node()
+    advertise(site, "node1", **{"nvidia.com/gpu": "1"})
+    site.apply("first")
+    site.wait_for("Placed", "False", "NoDevice", "first")
+    advertise(site, "node1", **{"nvidia.com/gpu": "0"})
+    eventually(lambda: "lists nvidia.com/gpu, 0 now" in site.wait_for("Placed", "False", name="first")["message"])
+    site.apply("second")
+    site.wait_for("Placed", "False", "NoDevice", "second")
+    assert not site.pods("first")
+    assert not site.pods("second")
+    labels = {"metadata": {"labels": {"nvidia.com/gpu.deploy.device-plugin": "false"}}}
+    site.client.do("PATCH", "/api/v1/nodes/node1", labels)
+    site.wait_for("Available", "True", "Serving", "first")
+
+
+def test_a_resource_that_is_taken_off_its_node_is_nobodys(site: Site) -> None:
+    site.operator()
+    site.node()
+    advertise(site, "node1", **{"nvidia.com/gpu": "0"})
+    site.apply()
+    site.wait_for("Placed", "False", "NoDevice")
+    gone: dict[str, Any] = {"nvidia.com/gpu": None}
+    status = {"capacity": gone, "allocatable": gone}
+    site.client.do("PATCH", "/api/v1/nodes/node1/status", {"status": status}, STRATEGIC)
+    site.wait_for("Available", "True", "Serving")
+
+
 def test_the_owner_of_a_gpu_says_how_pods_get_it(site: Site) -> None:
     site.operator()
     site.node()

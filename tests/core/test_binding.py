@@ -12,7 +12,7 @@ from paddock.controller.store import node_of
 from paddock.core.binding import SHARING, Asked, Chosen, Names, NodeFacts, Refused, bind, choose, facts_of, lender
 from paddock.core.dra import SliceDevice
 from paddock.core.filters import judge_all
-from paddock.core.fleet import Claim, Node
+from paddock.core.fleet import DEPLOYED, Claim, Node
 from paddock.core.placement import Placement, Unplaceable, place
 from paddock.core.quantity import UNLIMITED
 from paddock.core.request import Request
@@ -63,7 +63,47 @@ def test_a_node_whose_vendors_plugin_gives_cards_away_is_refused_unless_dedicate
     assert found.verdict is Verdict.VENDOR_PLUGIN_PRESENT
     assert resource in found.reason
     assert isinstance(choose(on, replace(facts, dedicated=True), Asked()), Chosen)
-    assert isinstance(choose(on, replace(facts, resources={resource: 0}), Asked()), Chosen)
+
+
+@pytest.mark.parametrize(("on", "resource"), [(RTX_4080, "nvidia.com/gpu"), (AMD, "amd.com/gpu")])
+def test_a_resource_of_which_there_are_none_now_is_still_its_plugins(on: Any, resource: str) -> None:
+    """A kubelet that was started anew advertises 0 until the plugin is back."""
+    facts = replace(PLAIN, resources={resource: 0})
+    for asks in (on, plugged(on, "Cdi"), replace(on, binder=None)):
+        found = choose(asks, facts, Asked())
+        assert isinstance(found, Refused)
+        assert found.verdict is Verdict.VENDOR_PLUGIN_PRESENT
+        assert f"lists {resource}, 0 now" in found.reason
+    assert isinstance(choose(on, replace(facts, dedicated=True), Asked()), Chosen)
+    assert isinstance(choose(replace(on, binder=Binder.NONE), facts, Asked()), Chosen)
+    assert isinstance(choose(on, replace(facts, resources={}), Asked()), Chosen)
+
+
+def test_a_label_says_whether_nvidias_plugin_is_to_run() -> None:
+    listed = replace(PLAIN, resources={"nvidia.com/gpu": 0, "amd.com/gpu": 0})
+    off = replace(listed, deployed=False)
+    assert isinstance(choose(RTX_4080, off, Asked()), Chosen)
+    assert isinstance(choose(AMD, off, Asked()), Refused), "the label is of NVIDIA's"
+    assert isinstance(choose(RTX_4080, replace(off, resources=SHARED), Asked()), Refused), "it runs all the same"
+    soon = choose(RTX_4080, replace(PLAIN, deployed=True), Asked())
+    assert isinstance(soon, Refused)
+    assert "has to run NVIDIA's device plugin" in soon.reason
+    assert isinstance(choose(RTX_4080, replace(PLAIN, deployed=True, dedicated=True), Asked()), Chosen)
+    for said, means in (("true", True), ("false", False), ("", None), ("pause", None)):
+        node = Node("node1", labels={DEPLOYED: said})
+        assert facts_of("node1", node, frozenset()).deployed is means
+
+
+def test_what_a_node_shares_tells_apart_what_decides() -> None:
+    looks = [
+        Node("node1", resources={}),
+        Node("node1", resources={"nvidia.com/gpu": 0}),
+        Node("node1", resources={"nvidia.com/gpu": 2}),
+        Node("node1", labels={DEPLOYED: "true"}),
+        Node("node1", labels={Label.DEDICATED: "true"}),
+    ]
+    assert len({one.shares for one in looks}) == len(looks)
+    assert looks[2].shares == Node("node1", resources={"nvidia.com/gpu": 1}).shares
 
 
 def test_the_plugin_of_another_vendor_is_no_matter() -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cluster.local import LocalCluster
+from cluster.local import NO_PLUGIN, LocalCluster
 from e2e import api, installation, kit
 from support.cluster import GTX_1060, RTX_4080, eventually, kubectl
 from support.vendor_plugin import RESOURCE, VendorPlugin
@@ -22,6 +22,12 @@ VALUES = {"agent": {"podResources": True}}
 def advertised() -> int:
     """Give how many cards node1 advertises."""
     return int(kit.named("nodes", None, "node1")["status"]["allocatable"].get(RESOURCE, "0"))
+
+
+def listed() -> int | None:
+    """Give the same where node1 lists the resource; else None."""
+    found = kit.named("nodes", None, "node1")["status"]["allocatable"].get(RESOURCE)
+    return None if found is None else int(found)
 
 
 @pytest.fixture(scope="module")
@@ -86,3 +92,22 @@ def test_what_others_ask_for_is_not_given_twice(free_cards: str, plugin: VendorP
     kit.wait_available(namespace, "waits")
     assert plugin.allocated == [RTX_4080, RTX_4080]
     assert api.listed("pods", namespace, "app.kubernetes.io/component=model-server")
+
+
+def test_a_kubelet_that_is_started_anew_gives_no_card_away(free_cards: str, plugin: VendorPlugin) -> None:
+    """Until its plugin is back a kubelet advertises 0; the RuntimeClass gives the cards once somebody says so alone."""
+    namespace = free_cards
+    kubectl("label", "node", "node1", NO_PLUGIN.partition("=")[0] + "-")
+    try:
+        plugin.stop()
+        LocalCluster().processes.restart("node1-kubelet", sig=9)
+        LocalCluster().node("node1").wait_healthy()
+        eventually("the node lists none", lambda: listed() == 0, 60)
+        kit.put(namespace, kit.deployment("soon", placement=NODE1))
+        told = kit.wait_condition(namespace, "soon", "Placed", "False", "NoDevice")["message"]
+        assert f"lists {RESOURCE}, 0 now" in told
+        assert not kit.pods(namespace, "soon")
+    finally:
+        kubectl("label", "node", "node1", NO_PLUGIN)
+    one = kit.wait_available(namespace, "soon")["soon"]
+    assert one["status"]["placements"][0]["binding"]["binder"] == "RuntimeClass"

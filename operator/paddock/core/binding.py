@@ -12,7 +12,7 @@ from paddock.api.binding import Binder
 from paddock.api.selector import Vendor
 from paddock.api.vocabulary import GRANULE, Label, Verdict
 from paddock.core.dra import CLAIM_IN_POD
-from paddock.core.fleet import Device, Holding, Node
+from paddock.core.fleet import DEPLOYED, Device, Holding, Node
 from paddock.core.quantity import UNLIMITED
 from paddock.core.selector import vendor_of
 
@@ -41,9 +41,11 @@ class NodeFacts:
     runtime_classes: frozenset[str] = frozenset()
     """RuntimeClasses of the cluster."""
     resources: Mapping[str, int] = field(default_factory=dict)
-    """Extended resources that the node can give, and how many."""
+    """Extended resources that the node lists, and how many of them it can give."""
     dedicated: bool = False
     """Whether its owner says that its GPUs are Paddock's alone."""
+    deployed: bool | None = None
+    """Whether NVIDIA's device plugin is to run there, by the label for it; None: nobody says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,8 @@ def facts_of(name: str, node: Node | None, runtime_classes: frozenset[str]) -> N
     """Give what is known of a node."""
     if node is None:
         return NodeFacts(name, runtime_classes)
-    return NodeFacts(name, runtime_classes, node.resources, node.labels.get(Label.DEDICATED) == "true")
+    deployed = {"true": True, "false": False}.get(node.labels.get(DEPLOYED, ""))
+    return NodeFacts(name, runtime_classes, node.resources, node.labels.get(Label.DEDICATED) == "true", deployed)
 
 
 def choose(device: Device, facts: NodeFacts, wish: Asked) -> Chosen | Refused:
@@ -124,9 +127,9 @@ def choose(device: Device, facts: NodeFacts, wish: Asked) -> Chosen | Refused:
         if found is None:
             return Refused(Verdict.BINDER_MISSING, f"the GPU's spec.binder is {explicit}, which its node does not have")
         return replace(found, reason="the GPU's spec.binder says so") if isinstance(found, Chosen) else found
-    vendor = vendor_resource(device, facts.resources)
-    if vendor is not None and not facts.dedicated and (device.lent is None or device.offer is not None):
-        return Refused(Verdict.VENDOR_PLUGIN_PRESENT, f"the node advertises {vendor} and is not declared dedicated")
+    rival = _rival(device, facts)
+    if rival is not None and not facts.dedicated and (device.lent is None or device.offer is not None):
+        return Refused(Verdict.VENDOR_PLUGIN_PRESENT, f"{rival} and is not declared dedicated")
     ways = (way(device, facts, wish) for way in _WAYS.values())
     return next(found for found in ways if found is not None)
 
@@ -214,9 +217,31 @@ _WAYS: Mapping[Binder, Way] = {
 
 def vendor_resource(device: Device, resources: Mapping[str, int]) -> str | None:
     """Give the extended resource of the vendor's own plugin that may hand the device out, too; None without one."""
-    vendor = vendor_of(device)
-    begin = _RESOURCES[vendor] if vendor is not None else "/"
+    begin = _begin(device)
     return next((name for name in sorted(resources) if resources[name] > 0 and name.startswith(begin)), None)
+
+
+def _begin(device: Device) -> str:
+    vendor = vendor_of(device)
+    return _RESOURCES[vendor] if vendor is not None else "/"
+
+
+def _rival(device: Device, facts: NodeFacts) -> str | None:
+    """Give why the plugin of a device's vendor gives it out, too, or soon may; None where it does not.
+
+    A kubelet that was started anew advertises none of a resource until its plugin has come back, and goes on listing it
+    when the plugin never does. So a resource that is listed is a plugin's until somebody says that it is kept off, or
+    takes the resource off the node.
+    """
+    vendor = vendor_resource(device, facts.resources)
+    if vendor is not None:
+        return f"the node advertises {vendor}"
+    nvidia = vendor_of(device) is Vendor.NVIDIA
+    if nvidia and facts.deployed is not None:
+        return f"the node has to run NVIDIA's device plugin by its label {DEPLOYED}" if facts.deployed else None
+    begin = _begin(device)
+    listed = next((name for name in sorted(facts.resources) if name.startswith(begin)), None)
+    return f"the node lists {listed}, 0 now, whose plugin may come back" if listed is not None else None
 
 
 # --- what it puts into the pod ----------------------------------------------------------------------------------------

@@ -337,7 +337,7 @@ def _plugins(facts: Facts) -> Iterator[Finding]:
     bad = [
         (node, name)
         for node in facts.nodes
-        if node.name in ours and not node.dedicated and (name := _vendor(node)) and node.resources[name]
+        if node.name in ours and not node.dedicated and (name := _vendor(node))
     ]
     for node, name in bad:
         yield Finding(

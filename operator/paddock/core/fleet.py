@@ -42,6 +42,10 @@ class Taint:
         return one.operator == "Exists" or (one.value or "") == self.value
 
 
+DEPLOYED = "nvidia.com/gpu.deploy.device-plugin"
+"""Label of a node by which GPU Operator runs NVIDIA's device plugin there, or keeps it off."""
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """A node as far as placement needs it."""
@@ -60,11 +64,10 @@ class Node:
     """Extended resources of others than Paddock that it can give, and how many."""
 
     @property
-    def shares(self) -> tuple[bool, frozenset[str]]:
+    def shares(self) -> tuple[str | None, str | None, frozenset[tuple[str, bool]]]:
         """What decides whether its GPUs may be given out beside its vendor's plugin."""
-        return self.labels.get(Label.DEDICATED) == "true", frozenset(
-            name for name, one in self.resources.items() if one
-        )
+        there = frozenset((name, one > 0) for name, one in self.resources.items())
+        return self.labels.get(Label.DEDICATED), self.labels.get(DEPLOYED), there
 
 
 @dataclass(frozen=True, slots=True)
