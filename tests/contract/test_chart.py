@@ -81,6 +81,7 @@ EVERYTHING: Object = {
     },
     "agent": {"port": 19443, "hostPID": False, "podResources": True},
     "holderPods": {"enabled": True},
+    "nodeCapacity": {"mode": "Enabled"},
     "agents": [
         {"name": "nvidia", "runtimeClassName": "nvidia-cdi", "env": {"NVIDIA_VISIBLE_DEVICES": "all"}},
         {
@@ -389,6 +390,7 @@ def test_the_operator_gets_what_the_values_say(everything: list[Object]) -> None
         "PADDOCK_LOG_FORMAT": "json",
         "PADDOCK_LOG_LEVEL": "warning",
         "PADDOCK_MODEL_ROOTS": found["PADDOCK_MODEL_ROOTS"],
+        "PADDOCK_NODE_CAPACITY": "Enabled",
         "PADDOCK_NAMESPACE": None,
         "PADDOCK_POD_NAME": None,
         "PADDOCK_HOST_BUDGET": "Auto",
@@ -518,6 +520,11 @@ def test_claims_are_a_right_only_where_they_are_used() -> None:
 
 def test_pods_are_changed_only_where_the_kubelet_is_asked() -> None:
     assert operator_rights({"agent": {"podResources": True}}) - operator_rights() == {"patch /pods"}
+
+
+@pytest.mark.parametrize("mode", ["Enabled", "Removed"])
+def test_the_status_of_nodes_is_written_only_where_it_counts_memory(mode: str) -> None:
+    assert operator_rights({"nodeCapacity": {"mode": mode}}) - operator_rights() == {"patch /nodes/status"}
 
 
 def test_holders_are_a_right_in_the_own_namespace_alone() -> None:

@@ -91,7 +91,7 @@ OF_A_CLASS = {"backend", "type", "description", "total", "bandwidth", "compute_c
 """What `kind_of` gives as it is."""
 OF_EACH = {"gpu", "node", "name", "index", "free", "driver", "claims", "foreign", "reserved", "pending"}
 """What no filter asks for, or what is in what is left."""
-SEEN_BY_SOME = {"uuid", "raw_index", "why_not", "labels", "pci_id", "plugin", "offer", "holding"}
+SEEN_BY_SOME = {"uuid", "raw_index", "why_not", "labels", "pci_id", "plugin", "offer", "holding", "counted"}
 """What is looked at in part (whether a pod can be given it alone, why it is not ready), or by some selectors."""
 
 
@@ -99,7 +99,9 @@ def test_every_fact_of_a_device_is_known_to_be_alike_in_a_class_or_not() -> None
     """A filter that asks for a new fact is asked once for a class: the fact must be in `kind_of` or in a `Sight`."""
     assert {one.name for one in fields(Device)} == OF_A_CLASS | OF_EACH | SEEN_BY_SOME
     seen = {"ready", "schedulable", "taints", "labels", "name", "resources"}
-    assert {one.name for one in fields(Node)} == seen | {"architecture", "memory", "budget"}, "see `_Kinds`"
+    assert {one.name for one in fields(Node)} == seen | {"architecture", "memory", "budget", "granules", "capacity"}, (
+        "see `_Kinds`"
+    )
 
 
 def test_models_that_are_on_all_nodes_share_their_classes() -> None:

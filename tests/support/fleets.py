@@ -11,7 +11,7 @@ from paddock.api.modeldeployment import AllowIntegrated, DeviceRef, Policy, Repl
 from paddock.api.selector import DeviceSelector, Preference
 from paddock.api.vocabulary import Label
 from paddock.core.dra import SliceDevice
-from paddock.core.fleet import Claim, Device, Fleet, Holding, Node, Taint
+from paddock.core.fleet import Claim, Counted, Device, Fleet, Holding, Node, Taint
 from paddock.core.quantity import UNLIMITED
 from paddock.core.request import Request
 from paddock.core.rules import Rule
@@ -112,6 +112,9 @@ def a_device(chance: Random, number: int) -> Device:
         offer=mostly(chance, None, [SliceDevice("gpu.nvidia.com", "pool", "gpu-0")], 0.1),
         lent=mostly(chance, None, ["nvidia.com/gpu"], 0.1),
         holding=mostly(chance, None, HOLDINGS, 0.1),
+        counted=mostly(
+            chance, None, [Counted("gpu.paddock.dev/x", shown=True), Counted("gpu.paddock.dev/x", shown=False)], 0.1
+        ),
         claims=tuple(a_claim(chance) for _ in range(chance.randint(0, 3))),
     )
 

@@ -64,6 +64,12 @@ ones. The agents have none.
 - apiGroups: [""]
   resources: [persistentvolumes]
   verbs: [get{{ if or .Values.modelRoots .Values.modelCache.hostPath }}, list, create, delete{{ end }}]
+{{- if ne .Values.nodeCapacity.mode "Disabled" }}
+# the memory of GPUs as extended resources
+- apiGroups: [""]
+  resources: [nodes/status]
+  verbs: [patch]
+{{- end }}
 - apiGroups: [node.k8s.io]
   resources: [runtimeclasses]
   verbs: [list, watch]

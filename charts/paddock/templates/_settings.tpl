@@ -26,6 +26,7 @@ Environment given in values comes first, so that every setting can be reached.
   "PADDOCK_LOG_FORMAT" .Values.log.format
   "PADDOCK_LOG_LEVEL" .Values.log.level
   "PADDOCK_MODEL_ROOTS" (.Values.modelRoots | toJson)
+  "PADDOCK_NODE_CAPACITY" .Values.nodeCapacity.mode
   "PADDOCK_RESERVE" .Values.server.reserve
   "PADDOCK_RUNTIME_CLASSES" (.Values.runtimeClasses | toJson)
   "PADDOCK_SERVER_IMAGES" (.Values.images.servers | toJson)

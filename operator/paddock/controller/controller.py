@@ -15,6 +15,7 @@ from paddock.api.vocabulary import Label
 from paddock.controller import credentials
 from paddock.controller.agents import Agents
 from paddock.controller.beside import moved_between
+from paddock.controller.capacity import Capacity
 from paddock.controller.claims import Claims
 from paddock.controller.cluster import Cluster, ClusterError
 from paddock.controller.events import Events
@@ -66,7 +67,8 @@ class Controller:
         self.queue: WorkQueue[Key] = WorkQueue()
         self.ledger = Ledger(cluster, settings, self._fleet_changed, self._reservations_lost)
         self.lent = Lent(cluster, settings, self.world, self.ledger, self.look_after)
-        self.ledger.dress = self.lent.dress
+        self.capacity = Capacity(cluster, settings, self.world, self.ledger)
+        self.ledger.dress = lambda device: self.capacity.dress(self.lent.dress(device))
         self.claims = Claims(cluster, settings, self.world.offers, self.ledger.renew)
         self.policies = Policies(cluster, self.world.rules, self._fleet_changed)
         self.events = Events(cluster, settings.pod_name)
@@ -102,6 +104,8 @@ class Controller:
                 delay = min(2 * delay, LONGEST_PAUSE)
         background = [self._resync, self._expect_agents, self._tell_positions]
         background.append(lambda: self.events.run(lambda: self.queue.idle))
+        if self.capacity.at_work:
+            background.append(self.capacity.run)
         if self.lent.holders.wanted:
             background.append(self.lent.holders.run)
         self._tasks += [asyncio.create_task(self._keep_up(one)) for one in background]
@@ -282,7 +286,7 @@ class Controller:
             self.queue.add((NODE, name))
         if before is not None and before.ready != node.ready:
             self.queue.add((NODE, name))
-        if before is None or before.shares != node.shares:
+        if before is None or (before.shares, before.granules) != (node.shares, node.granules):
             self.ledger.renew(name)
         if before != node:
             self._fleet_changed()
@@ -322,6 +326,7 @@ class Controller:
 
     def _fleet_changed(self) -> None:
         """Room may have appeared: look at all that wait, in their order, once for many changes in a row."""
+        self.capacity.changed()
         if self._wake_pending or not self.world.waiting:
             return
         self._wake_pending = True

@@ -67,6 +67,9 @@ class Settings(BaseModel):
     """Whether holder pods get the cards that a vendor's device plugin gives by number, so that servers share them."""
     holder_idle_seconds: Annotated[float, Field(gt=0)] = 20
     """Seconds after which a holder pod goes whose card nobody has anything on."""
+    node_capacity: Literal["Disabled", "Enabled", "Removed"] = "Disabled"
+    """Whether the memory of GPUs that no device plugin counts is an extended resource in the capacity of their nodes,
+    and servers ask for it. Removed: it is taken off all nodes."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     """imagePullPolicy of server and inspector pods."""
     reserve: str = "0"

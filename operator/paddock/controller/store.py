@@ -12,6 +12,7 @@ from paddock.api.vocabulary import GROUP, Annotation
 from paddock.core.deployment import Deployment, deployment_of
 from paddock.core.dra import SliceDevice
 from paddock.core.fleet import Node, Taint
+from paddock.core.offers import DOMAIN
 from paddock.core.quantity import parse_quantity
 from paddock.core.queue import Queued, ahead_of, order_of, position
 from paddock.core.replica import Replica, replica_of, trusted
@@ -215,6 +216,8 @@ def node_of(body: Mapping[str, Any]) -> Node:
         memory=_bytes((status.get("allocatable") or {}).get("memory")),
         budget=(meta.get("annotations") or {}).get(Annotation.HOST_BUDGET),
         resources=_extended(status.get("allocatable") or {}),
+        granules=_granules(status.get("allocatable") or {}),
+        capacity=_granules(status.get("capacity") or {}),
     )
 
 
@@ -225,6 +228,12 @@ def _extended(allocatable: Mapping[str, str]) -> dict[str, int]:
         for name, quantity in sorted(allocatable.items())
         if "/" in name and not name.partition("/")[0].endswith((GROUP, "kubernetes.io"))
     }
+
+
+def _granules(quantities: Mapping[str, str]) -> dict[str, int]:
+    """Give the extended resources that count the memory of GPUs."""
+    ours = f"{DOMAIN}/"
+    return {name: _bytes(one) or 0 for name, one in sorted(quantities.items()) if name.startswith(ours)}
 
 
 def _bytes(quantity: str | None) -> int | None:

@@ -126,12 +126,28 @@ def choose(device: Device, facts: NodeFacts, wish: Asked) -> Chosen | Refused:
         found = _WAYS[explicit](device, facts, wish) if explicit in _WAYS else None
         if found is None:
             return Refused(Verdict.BINDER_MISSING, f"the GPU's spec.binder is {explicit}, which its node does not have")
-        return replace(found, reason="the GPU's spec.binder says so") if isinstance(found, Chosen) else found
+        found = replace(found, reason="the GPU's spec.binder says so") if isinstance(found, Chosen) else found
+        return _counting(device, found)
     rival = _rival(device, facts)
     if rival is not None and not facts.dedicated and (device.lent is None or device.offer is not None):
         return Refused(Verdict.VENDOR_PLUGIN_PRESENT, f"{rival} and is not declared dedicated")
     ways = (way(device, facts, wish) for way in _WAYS.values())
-    return next(found for found in ways if found is not None)
+    return _counting(device, next(found for found in ways if found is not None))
+
+
+def _is_counted(device: Device, binder: Binder) -> bool:
+    """Tell whether a pod asks for the memory that the node's status counts: not for a whole card, or of a plugin."""
+    shared = binder in (Binder.RUNTIME_CLASS, Binder.NONE) or device.holding is not None
+    return device.counted is not None and shared
+
+
+def _counting(device: Device, found: Chosen | Refused) -> Chosen | Refused:
+    """Refuse a device whose memory the kubelet has not taken over yet: its pod would wait for it as unschedulable."""
+    if isinstance(found, Refused) or not _is_counted(device, found.binder):
+        return found
+    if device.counted is None or device.counted.shown:
+        return found
+    return Refused(Verdict.BINDER_MISSING, "the kubelet does not list the memory of the card as a resource yet")
 
 
 def lender(device: Device, node: Node | None, *, given: bool = False) -> str | None:
@@ -251,10 +267,18 @@ def bind(device: Device | None, facts: NodeFacts, need: int, names: Names, chose
     """Give what the chosen binder puts into the pod of a replica that needs so many bytes. No device: the CPU."""
     if device is None:
         return Binding(None, HIDDEN, binder=chosen.binder, reason=chosen.reason)
-    return replace(BINDERS[chosen.binder](device, facts, need, names), binder=chosen.binder, reason=chosen.reason)
+    made = BINDERS[chosen.binder](device, facts, need, names)
+    if device.counted is not None and _is_counted(device, chosen.binder):
+        made = replace(made, resources={**made.resources, device.counted.resource: _granules(device, need)})
+    return replace(made, binder=chosen.binder, reason=chosen.reason)
 
 
 ON_CPU = Chosen(Binder.NONE, "a replica on the CPU needs no device")
+
+
+def _granules(device: Device, need: int) -> str:
+    """Give how many granules a pod asks for. Where its owner lets models have more than there is, one has to do."""
+    return str(1 if device.budget == UNLIMITED else max(1, -(-need // GRANULE)))
 
 
 def visible(device: Device) -> dict[str, str]:
@@ -297,9 +321,7 @@ def by_device_plugin(device: Device, facts: NodeFacts, need: int, names: Names) 
     plugin = device.plugin
     if plugin is None:
         raise ValueError(f"{device.gpu} has no device plugin")
-    # Where its owner lets models have more than there is, one granule has to do.
-    count = 1 if device.budget == UNLIMITED else -(-need // GRANULE)
-    resources = {plugin.resource: str(max(1, count))}
+    resources = {plugin.resource: _granules(device, need)}
     if plugin.hands == "Environment":
         return replace(by_runtime_class(device, facts, need, names), resources=resources)
     shown = {"SYCL": {"ONEAPI_DEVICE_SELECTOR": "level_zero:0"}, "CUDA": visible(device)}.get(device.backend, {})

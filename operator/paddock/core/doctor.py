@@ -334,11 +334,7 @@ def _plugins(facts: Facts) -> Iterator[Finding]:
         yield _unread(check, "nodes")
         return
     ours = {one.status.node for one in facts.gpus or ()}
-    bad = [
-        (node, name)
-        for node in facts.nodes
-        if node.name in ours and not node.dedicated and (name := _vendor(node))
-    ]
+    bad = [(node, name) for node in facts.nodes if node.name in ours and not node.dedicated and (name := _vendor(node))]
     for node, name in bad:
         yield Finding(
             check,

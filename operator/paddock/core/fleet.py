@@ -62,6 +62,10 @@ class Node:
     """The node's own word on the host memory that models may have; None for the fleet's."""
     resources: Mapping[str, int] = field(default_factory=dict)
     """Extended resources of others than Paddock that it can give, and how many."""
+    granules: Mapping[str, int] = field(default_factory=dict)
+    """Paddock's own extended resources that it can give, and how many."""
+    capacity: Mapping[str, int] = field(default_factory=dict)
+    """The same as they were written, before the kubelet has taken them over."""
 
     @property
     def shares(self) -> tuple[str | None, str | None, frozenset[tuple[str, bool]]]:
@@ -115,6 +119,16 @@ class Holding:
 
 
 @dataclass(frozen=True, slots=True)
+class Counted:
+    """How the status of a device's node counts its memory."""
+
+    resource: str
+    """Extended resource of which a pod asks for one per granule."""
+    shown: bool
+    """Whether the kubelet has taken it over: otherwise a pod that asks for it could not start."""
+
+
+@dataclass(frozen=True, slots=True)
 class Device:
     """A device and what is reserved on it. Sizes in bytes."""
 
@@ -159,6 +173,8 @@ class Device:
     """Resource by which the plugin of its vendor gives it or one of its kind, where the kubelet tells which."""
     holding: Holding | None = None
     """How it is held where a plugin lends it and servers share what holder pods have."""
+    counted: Counted | None = None
+    """How its node's status counts its memory, where that is switched on and nothing else counts it."""
     more: int = 0
     """Bytes by which a server's overhead here is planned higher, or lower, than by the table: learned from others."""
     reserved: int = field(init=False, compare=False, repr=False, default=0)

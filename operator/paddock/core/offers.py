@@ -48,10 +48,15 @@ def sound(offer: Offer) -> bool:
 
 def resource_of(device: ListedDevice) -> str | None:
     """Give the name of a device's resource, by the most lasting identity that is known; None without one."""
-    if device.uuid is not None:
-        kind, identity = "uuid", device.uuid.lower().removeprefix("gpu-")
-    elif device.pci_id is not None:
-        kind, identity = "pci", device.pci_id
+    return resource_named(device.uuid, device.pci_id)
+
+
+def resource_named(uuid: str | None, pci_id: str | None) -> str | None:
+    """Give the name of the resource of the device that these identify; None without an identity."""
+    if uuid is not None:
+        kind, identity = "uuid", uuid.lower().removeprefix("gpu-")
+    elif pci_id is not None:
+        kind, identity = "pci", pci_id
     else:
         return None
     plain = _NOT_IN_NAMES.sub("-", identity.lower()).strip("-")
