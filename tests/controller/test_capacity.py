@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 VALUES = {"nodeCapacity": {"mode": "Enabled"}, "watchNamespaces": ["default"]}
 WIDE = {**VALUES, "watchNamespaces": []}
 ACCOUNT = "counting-paddock-operator"
-FIRST, SECOND = "gpu.paddock.dev/uuid-0", "gpu.paddock.dev/uuid-1"
+FIRST, SECOND = "gpu.paddock.dev/uuid-0-granules", "gpu.paddock.dev/uuid-1-granules"
 CARDS = [card(number, 16).model_copy(update={"uuid": f"GPU-{number}"}) for number in range(2)]
 STATUS = "/api/v1/nodes/node1/status"
 
@@ -44,7 +44,7 @@ def restart(site: Site, mode: str) -> None:
 
 def listed(site: Site, what: str = "capacity") -> dict[str, str]:
     status = site.client.do("GET", "/api/v1/nodes/node1")["status"]
-    return {name: count for name, count in status.get(what, {}).items() if name.startswith("gpu.paddock.dev/")}
+    return {name: count for name, count in status.get(what, {}).items() if name.endswith("-granules")}
 
 
 def take_over(site: Site, **changed: str) -> None:
@@ -71,7 +71,7 @@ def test_servers_ask_for_memory_that_their_node_counts(counting: Site) -> None:
 
 def test_what_a_kubelet_or_somebody_else_changes_is_put_right(counting: Site) -> None:
     eventually(lambda: len(listed(counting)) == 2, 20)
-    capacity = {FIRST: "0", SECOND: None, "gpu.paddock.dev/uuid-nobody": "7", "example.com/dongle": "3"}
+    capacity = {FIRST: "0", SECOND: None, "gpu.paddock.dev/uuid-nobody-granules": "7", "example.com/dongle": "3"}
     counting.client.do("PATCH", STATUS, {"status": {"capacity": capacity}}, STRATEGIC)
     eventually(lambda: listed(counting) == {FIRST: "64", SECOND: "64"}, 20)
     assert counting.client.do("GET", "/api/v1/nodes/node1")["status"]["capacity"]["example.com/dongle"] == "3"

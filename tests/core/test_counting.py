@@ -17,15 +17,17 @@ from paddock.core.quantity import UNLIMITED
 from support.builders import AMD, GIB, MIB, RTX_4080, plugged
 
 CARD = replace(RTX_4080, uuid="GPU-A1b2", total=16 * GIB + 100 * MIB)
-NAME = "gpu.paddock.dev/uuid-a1b2"
+NAME = "gpu.paddock.dev/uuid-a1b2-granules"
 PLAIN = NodeFacts("node1", frozenset({"nvidia"}))
 SHOWN, UNSEEN = Counted(NAME, shown=True), Counted(NAME, shown=False)
 OFFER = SliceDevice("gpu.nvidia.com", "pool", "gpu-0")
 
 
 def test_each_card_is_one_resource_of_whole_granules() -> None:
+    (long,) = wanted([replace(CARD, uuid="GPU-" + "a" * 80)])
+    assert len(long) == len("gpu.paddock.dev/") + 63, "what Kubernetes takes"
     by_address = replace(AMD, uuid=None, pci_id="0000:03:00.0", total=8 * GIB)
-    assert wanted([CARD, by_address]) == {NAME: 64, "gpu.paddock.dev/pci-0000-03-00-0": 32}
+    assert wanted([CARD, by_address]) == {NAME: 64, "gpu.paddock.dev/pci-0000-03-00-0-granules": 32}
 
 
 @pytest.mark.parametrize(
@@ -50,12 +52,10 @@ def test_a_kubelet_has_taken_a_resource_over_once_it_can_be_had() -> None:
     assert counted(CARD, None).counted is None
 
 
-def test_only_what_differs_is_written_and_what_a_plugin_has_stays() -> None:
-    there = {NAME: 64, "gpu.paddock.dev/uuid-gone": 8, "gpu.paddock.dev/uuid-plugin": 8}
-    kept = ["gpu.paddock.dev/uuid-plugin"]
-    assert difference(there, {NAME: 64}, kept) == {"gpu.paddock.dev/uuid-gone": None}
-    assert difference({NAME: 63}, {NAME: 64}, ()) == {NAME: "64"}
-    assert difference({NAME: 64}, {NAME: 64}, ()) == {}
+def test_only_what_differs_is_written() -> None:
+    assert difference({NAME: 64, f"{NAME}-granules": 8}, {NAME: 64}) == {f"{NAME}-granules": None}
+    assert difference({NAME: 63}, {NAME: 64}) == {NAME: "64"}
+    assert difference({NAME: 64}, {NAME: 64}) == {}
 
 
 @pytest.mark.parametrize("device", [replace(CARD, counted=SHOWN), replace(AMD, counted=SHOWN)])
@@ -91,7 +91,7 @@ def test_nothing_is_placed_before_the_kubelet_counts(binder: Binder | None) -> N
 
 
 def test_both_are_read_from_the_node() -> None:
-    quantities = {"cpu": "4", NAME: "1k", "nvidia.com/gpu": "2"}
+    quantities = {"cpu": "4", NAME: "1k", "nvidia.com/gpu": "2", "gpu.paddock.dev/uuid-a1b2": "3"}
     node = node_of({"metadata": {"name": "node1"}, "status": {"allocatable": quantities, "capacity": {NAME: "64"}}})
     assert node.granules == {NAME: 1000}
     assert node.capacity == {NAME: 64}

@@ -59,8 +59,7 @@ class Capacity:
         for name, devices in at.items():
             node = self._world.nodes.get(name)
             want = wanted(devices) if self._mode == "Enabled" else {}
-            kept = {one.plugin.resource for one in devices if one.plugin is not None}
-            patch = difference(node.capacity, want, kept) if node is not None else {}
+            patch = difference(node.capacity, want) if node is not None else {}
             well = (not patch or await self._write(name, patch)) and well
         if not well:
             self._changed.set()

@@ -9,10 +9,10 @@ from pydantic import ValidationError
 
 from paddock.api.gpu import GPUSpec, GPUStatus
 from paddock.api.vocabulary import GROUP, Annotation
+from paddock.core.counting import is_counted
 from paddock.core.deployment import Deployment, deployment_of
 from paddock.core.dra import SliceDevice
 from paddock.core.fleet import Node, Taint
-from paddock.core.offers import DOMAIN
 from paddock.core.quantity import parse_quantity
 from paddock.core.queue import Queued, ahead_of, order_of, position
 from paddock.core.replica import Replica, replica_of, trusted
@@ -232,8 +232,7 @@ def _extended(allocatable: Mapping[str, str]) -> dict[str, int]:
 
 def _granules(quantities: Mapping[str, str]) -> dict[str, int]:
     """Give the extended resources that count the memory of GPUs."""
-    ours = f"{DOMAIN}/"
-    return {name: _bytes(one) or 0 for name, one in sorted(quantities.items()) if name.startswith(ours)}
+    return {name: _bytes(one) or 0 for name, one in sorted(quantities.items()) if is_counted(name)}
 
 
 def _bytes(quantity: str | None) -> int | None:

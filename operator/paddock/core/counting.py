@@ -9,7 +9,16 @@ from dataclasses import replace
 
 from paddock.api.vocabulary import GRANULE
 from paddock.core.fleet import Counted, Device, Node
-from paddock.core.offers import resource_named
+from paddock.core.offers import DOMAIN, resource_named
+
+SUFFIX = "-granules"
+"""Ends the names of these resources: one that a device plugin once had is the kubelet's for minutes after its end."""
+_LONGEST = len(DOMAIN) + 1 + 63 - len(SUFFIX)
+
+
+def is_counted(resource: str) -> bool:
+    """Tell whether a resource of a node is one of these."""
+    return resource.startswith(f"{DOMAIN}/") and resource.endswith(SUFFIX)
 
 
 def counted(device: Device, node: Node | None) -> Device:
@@ -27,7 +36,8 @@ def _resource(device: Device) -> str | None:
     """Give the name of a device's resource; None where its node's status has not to count it."""
     if device.plugin is not None or not device.total or device.ambiguous:
         return None
-    return resource_named(device.uuid, device.pci_id)
+    name = resource_named(device.uuid, device.pci_id)
+    return None if name is None else name[:_LONGEST].rstrip("-") + SUFFIX
 
 
 def wanted(devices: Iterable[Device]) -> dict[str, int]:
@@ -40,7 +50,7 @@ def wanted(devices: Iterable[Device]) -> dict[str, int]:
     return found
 
 
-def difference(there: Mapping[str, int], want: Mapping[str, int], kept: Iterable[str]) -> dict[str, str | None]:
-    """Give what has to be changed of a node's capacity, as a merge patch; `kept` are device plugins' own."""
-    gone: dict[str, str | None] = dict.fromkeys(sorted(set(there) - set(want) - set(kept)))
+def difference(there: Mapping[str, int], want: Mapping[str, int]) -> dict[str, str | None]:
+    """Give what has to be changed of these resources in a node's capacity, as a merge patch."""
+    gone: dict[str, str | None] = dict.fromkeys(sorted(set(there) - set(want)))
     return gone | {name: str(count) for name, count in sorted(want.items()) if there.get(name) != count}

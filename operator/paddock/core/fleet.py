@@ -63,7 +63,7 @@ class Node:
     resources: Mapping[str, int] = field(default_factory=dict)
     """Extended resources of others than Paddock that it can give, and how many."""
     granules: Mapping[str, int] = field(default_factory=dict)
-    """Paddock's own extended resources that it can give, and how many."""
+    """Memory of its GPUs that its status counts (`counting`): granules that it can give, by resource."""
     capacity: Mapping[str, int] = field(default_factory=dict)
     """The same as they were written, before the kubelet has taken them over."""
 
