@@ -211,6 +211,30 @@ def test_a_pair_stays_apart_when_the_operator_is_restarted(site: Site) -> None:
     eventually(lambda: not site.gpu(SECOND_GPU).get("apart"))
 
 
+def test_servers_found_elsewhere_are_counted_on_by_the_next_operator(site: Site) -> None:
+    site.operator(quarantine_seconds=300)
+    site.node(devices=CARDS)
+    show(site)
+    pinned = {"devices": [{"node": "node1", "index": 1}]}
+    for name in ("a", "b"):
+        site.apply(name, placement=pinned)
+    astray = [server(up(site, name), 1300 * MIB) for name in ("a", "b")]
+    show(site, first=[one.model_copy(update={"pid": 7 + n}) for n, one in enumerate(astray)])
+    eventually(lambda: len(site.gpu(SECOND_GPU).get("mismatches", ())) == 2)
+    show(site)
+    site.operator(quarantine_seconds=301)
+    site.settle()
+    assert site.gpu_ready(SECOND_GPU)["status"] == "True"
+    site.apply("c", placement=pinned)
+    show(site, first=[server(up(site, "c"), 1300 * MIB)])
+    eventually(lambda: site.gpu_ready(SECOND_GPU)["reason"] == "RepeatedMismatch")
+    assert "3 servers were found elsewhere" in site.gpu_ready(SECOND_GPU)["message"]
+    assert len(site.gpu(SECOND_GPU)["mismatches"]) == 3
+    site.plane.report("node1", CARDS, boot_id="another")
+    site.plane.report("node1", CARDS, boot_id="third")
+    eventually(lambda: not site.gpu(SECOND_GPU).get("mismatches"), what="a boot ends it")
+
+
 def test_a_device_that_nobody_gets_is_not_given_away_by_the_next_operator(site: Site) -> None:
     site.operator(quarantine_seconds=300)
     site.node(devices=CARDS)

@@ -131,6 +131,10 @@ BROKEN: dict[str, tuple[Facts, str, State, str]] = {
         replace(WELL, nodes=[Node("node1", resources={"nvidia.com/gpu": 2})]), "plugins", State.WARNING,
         "2 nvidia.com/gpu",
     ),
+    "a plugin that may come back": (
+        replace(WELL, nodes=[Node("node1", resources={"nvidia.com/gpu": 0})]), "plugins", State.WARNING,
+        "nvidia.com/gpu is listed with 0",
+    ),
     "a plugin that is not heard": (
         replace(WELL, gpus=[with_plugin(registered=False)]), "plugins", State.WARNING, "does not listen",
     ),
@@ -174,6 +178,12 @@ def test_one_node_alone_is_shown_with_what_concerns_all() -> None:
 def test_a_vendors_plugin_on_a_node_without_our_cards_is_no_conflict() -> None:
     facts = replace(WELL, nodes=[Node("node1"), Node("other", resources={"nvidia.com/gpu": 8}, has_gpu=False)])
     assert not [one for one in bad(facts) if one.check == "plugins"]
+
+
+@pytest.mark.parametrize("said", ["dedicated", "kept_off"])
+def test_a_plugin_that_is_kept_off_is_no_conflict(said: str) -> None:
+    node = replace(Node("node1", resources={"nvidia.com/gpu": 0}), **{said: True})
+    assert bad(replace(WELL, nodes=[node])) == []
 
 
 def test_a_plugin_on_a_dedicated_node_is_no_conflict() -> None:

@@ -147,6 +147,7 @@ MODEL_DEPLOYMENT = Kind(
         Column("Fetched", ".status.model.progress.text"),
         Column("Age", ".metadata.creationTimestamp", "date"),
         Column("Policy", ".spec.placement.policy", wide=True),
+        Column("Binding", ".status.placements[0].binding.binder", wide=True),
         Column("Priority", ".spec.priority", "integer", wide=True),
         Column("Context", ".status.placements[0].contextLength", "integer", wide=True),
         Column("Source", ".spec.model.source", wide=True),

@@ -191,6 +191,10 @@ class GPUStatus(Model):
     """What is promised of it, to pods that wait until others have left."""
     apart: Annotated[list[Apart], Field(json_schema_extra=ATOMIC)] = []
     """Who gets nothing here for a while because a server was found elsewhere; kept here to outlive the operator."""
+    mismatches: Annotated[
+        list[Annotated[str, Field(json_schema_extra={"format": "date-time"})]], Field(json_schema_extra=ATOMIC)
+    ] = []
+    """When servers were found elsewhere lately, eight at most: with three, nobody gets anything here for a while."""
     last_disruption: Promise | None = None
     """The last promise for which somebody was asked to leave it, whether it was kept or not."""
     deployments: Annotated[list[str], Field(json_schema_extra=ATOMIC)] = []

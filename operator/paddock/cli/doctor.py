@@ -24,8 +24,9 @@ from paddock.cli.version import VERSION_LABEL
 from paddock.cli.words import clean, moment_of, plural
 from paddock.core.checkup import Facts, Finding, Gpu, Kind, Lease, Node, Pod, State, Workload
 from paddock.core.doctor import examine, fields_of, worst
+from paddock.core.fleet import DEPLOYED
 from paddock.core.quantity import parse_quantity
-from paddock.core.rights import Right, rights
+from paddock.core.rights import Right, options_of, rights
 
 T = TypeVar("T")
 STYLES = {State.OK: "green", State.WARNING: "yellow", State.WRONG: "bold red"}
@@ -284,7 +285,7 @@ async def _lacking(
             answer = await api.create(REVIEW, _review(account, right))
         return bool((answer.get("status") or {}).get("allowed"))
 
-    wanted = list(rights(namespace, served, folders=folders))
+    wanted = list(rights(namespace, served, folders=folders, options=options_of(environment)))
     answers = await _if_allowed(asyncio.gather(*(allowed(one) for one in wanted)))
     return None if answers is None else [one.words for one, yes in zip(wanted, answers, strict=True) if not yes]
 
@@ -330,6 +331,7 @@ def _node(one: JSON, renewed: datetime | None, now: datetime) -> Node:
         None if renewed is None else (now - renewed).total_seconds(),
         any(labels.get(name) not in (None, "false") for name in _GPU_LABELS),
         labels.get(Label.DEDICATED) == "true",
+        labels.get(DEPLOYED) == "false",
     )
 
 

@@ -29,6 +29,8 @@ LONGEST = 6 * 3600.0
 """Seconds that a pair is kept apart at most."""
 REPEATED = 3
 """Servers found elsewhere after which their device gets nothing for a while."""
+MOST_KEPT = 8
+"""Of which the times are remembered."""
 
 
 _NEVER = datetime.fromtimestamp(0, UTC)
@@ -71,17 +73,17 @@ class Doubts:
         self._look_again, self._look_at_gpu = look_again, look_at_gpu
         self._pairs: dict[tuple[str, str], _Pair] = {}
         self._findings: dict[str, Finding] = {}
-        self._incidents: dict[str, list[float]] = {}
+        self._incidents: dict[str, list[datetime]] = {}
         self._ends: dict[tuple[str, str], asyncio.TimerHandle] = {}
 
     def resume(self) -> None:
         """Take over what another operator has written of GPUs, once all of them are known."""
         for gpu, status in self._ledger.stored().items():
+            times = [time for one in status.mismatches if (time := _time(gpu, one)) is not None]
+            if times:
+                self._incidents[gpu] = times[-MOST_KEPT:]
             for one in status.apart:
-                try:
-                    until = datetime.fromisoformat(one.until).astimezone(UTC)
-                except ValueError:
-                    log.warning("GPU %s: %r is no time", gpu, one.until)
+                if (until := _time(gpu, one.until)) is None:
                     continue
                 pair = self._pairs[one.deployment, gpu] = _Pair(one.failures, until, one.reason, one.message)
                 if one.deployment == _EVERYBODY:
@@ -144,7 +146,7 @@ class Doubts:
         pair.reason, pair.message = one.gate_reason, one.gate_message
         log.warning("%s and %s are kept apart for %.0f s: %s", deployment, gpu, seconds, one.gate_message)
         if Reason(one.gate_reason) is not Reason.OVER_PLAN:
-            self._incident(gpu, asyncio.get_running_loop().time(), one.gate_message)
+            self._incident(gpu, one.gate_message)
         self._set_end((deployment, gpu), pair)
         self._tell(gpu)
 
@@ -172,7 +174,7 @@ class Doubts:
         apart = [
             Apart(
                 deployment=deployment,
-                until=f"{pair.until:%Y-%m-%dT%H:%M:%SZ}",
+                until=_written(pair.until),
                 failures=pair.failures,
                 reason=pair.reason,
                 message=pair.message,
@@ -180,12 +182,13 @@ class Doubts:
             for (deployment, where), pair in sorted(self._pairs.items())
             if where == gpu and pair.lasts
         ]
-        self._ledger.keep_apart(gpu, apart)
+        self._ledger.keep_apart(gpu, apart, [_written(one) for one in self._incidents.get(gpu, ())])
         self._look_at_gpu(gpu)
 
-    def _incident(self, gpu: str, now: float, message: str) -> None:
-        recent = [moment for moment in self._incidents.get(gpu, ()) if now - moment < 4 * self._seconds]
-        self._incidents[gpu] = [*recent, now]
+    def _incident(self, gpu: str, message: str) -> None:
+        moment = datetime.now(UTC)
+        recent = [one for one in self._incidents.get(gpu, ()) if (moment - one).total_seconds() < 4 * self._seconds]
+        self._incidents[gpu] = [*recent, moment][-MOST_KEPT:]
         if len(self._incidents[gpu]) < REPEATED:
             return
         count = len(self._incidents[gpu])
@@ -219,13 +222,28 @@ class Doubts:
                 self._drop((deployment, gpu))
                 if deployment != _EVERYBODY:
                     self._look_again(deployment, 0.0)
+            known = gpu in self._incidents
             self._lift(gpu)
+            if known:
+                self._tell(gpu)
 
     def forget(self, deployment: str) -> None:
         """Drop what is remembered of a deployment that is gone."""
         self._findings.pop(deployment, None)
         for key in [key for key in self._pairs if key[0] == deployment]:
             self._drop(key)
+
+
+def _time(gpu: str, text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except ValueError:
+        log.warning("GPU %s: %r is no time", gpu, text)
+        return None
+
+
+def _written(time: datetime) -> str:
+    return f"{time:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _after(seconds: float) -> datetime:

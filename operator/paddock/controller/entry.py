@@ -29,6 +29,8 @@ class Entry:
         """Why nothing new is placed on it though it is in order."""
         self.apart: list[Apart] | None = None
         """Who gets nothing here for a while; None: those who are stored."""
+        self.mismatches: list[str] | None = None
+        """When servers were found elsewhere lately; None: what is stored."""
         self.stored: GPUStatus | None = None
         self.observed: GPUStatus | None = None
         self.adding: dict[str, Reservation] = {}
@@ -98,6 +100,7 @@ class Entry:
                 "reservations": reservations,
                 "promises": sorted(self.promises, key=lambda one: one.pod),
                 "apart": merged.apart if self.apart is None else self.apart,
+                "mismatches": merged.mismatches if self.mismatches is None else self.mismatches,
                 "last_disruption": self.last_disruption,
                 "deployments": deployments,
                 "used_by": in_words(deployments),

@@ -350,10 +350,10 @@ class Ledger:
         if entry is not None:
             entry.doubt, entry.device = why, None
 
-    def keep_apart(self, name: str, apart: list[Apart]) -> None:
-        """Note who gets nothing on a device for a while; its object is written with the next look at its node."""
+    def keep_apart(self, name: str, apart: list[Apart], mismatches: list[str]) -> None:
+        """Note who gets nothing on a device for a while, and why; it is written with the next look at its node."""
         if (entry := self._entries.get(name)) is not None:
-            entry.apart = apart
+            entry.apart, entry.mismatches = apart, mismatches
 
     async def delete(self, name: str) -> None:
         """Remove the GPU object of a device whose node is gone, if it is as it is known: nobody has booked since."""

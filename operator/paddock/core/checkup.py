@@ -98,6 +98,8 @@ class Node:
     """A label says so."""
     dedicated: bool = False
     """Its owner says that its GPUs are Paddock's alone."""
+    kept_off: bool = False
+    """A label keeps NVIDIA's device plugin off it."""
 
 
 @dataclass(frozen=True, slots=True)

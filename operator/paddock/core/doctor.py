@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from paddock.api.vocabulary import REASONS, Label, Reason
 from paddock.core.checkup import Facts, Finding, Gpu, Kind, Node, Pod, State
+from paddock.core.fleet import DEPLOYED
 from paddock.core.health import ready_of
 
 JSON = Mapping[str, Any]
@@ -335,6 +336,15 @@ def _plugins(facts: Facts) -> Iterator[Finding]:
         return
     ours = {one.status.node for one in facts.gpus or ()}
     bad = [(node, name) for node in facts.nodes if node.name in ours and not node.dedicated and (name := _vendor(node))]
+    for node in facts.nodes:
+        if node.name in ours and not (node.dedicated or _vendor(node)) and (left := _listed(node)):
+            yield Finding(
+                check,
+                State.WARNING,
+                f"{left} is listed with 0: its plugin may come back, so nothing new is placed on these cards",
+                f"where the plugin is gone for good: kubectl label node {node.name} {DEPLOYED}=false",
+                node.name,
+            )
     for node, name in bad:
         yield Finding(
             check,
@@ -404,6 +414,11 @@ def _message(gpu: Gpu) -> str:
 
 def _vendor(node: Node) -> str:
     return next((name for name in node.resources if name.startswith(VENDORS) and node.resources[name]), "")
+
+
+def _listed(node: Node) -> str:
+    awaited = (name for name in node.resources if name.startswith(VENDORS))
+    return next((name for name in awaited if not (node.kept_off and name.startswith("nvidia.com/"))), "")
 
 
 _CHECKS: Final[tuple[Callable[[Facts], Iterator[Finding]], ...]] = (

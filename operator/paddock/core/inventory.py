@@ -103,6 +103,7 @@ def merge(observed: GPUStatus, stored: GPUStatus | None) -> GPUStatus:
             "reservations": stored.reservations,
             "promises": stored.promises,
             "apart": stored.apart,
+            "mismatches": stored.mismatches,
             "last_disruption": stored.last_disruption,
             "deployments": stored.deployments,
             "used_by": stored.used_by,

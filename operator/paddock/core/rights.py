@@ -1,6 +1,6 @@
 """The operator's rights as `paddock doctor` asks for them; a test compares them with those that the chart grants."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
@@ -16,6 +16,14 @@ class Where(Enum):
     """In each namespace whose ModelDeployments are served."""
     OWN = auto()
     """In the operator's namespace."""
+
+
+class Option(Enum):
+    """What has to be switched on for some rights to be needed; the value is the operator's setting."""
+
+    DRA = "PADDOCK_DRA"
+    HOLDER_PODS = "PADDOCK_HOLDER_PODS"
+    NODE_CAPACITY = "PADDOCK_NODE_CAPACITY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +56,8 @@ class _Rule:
     name: str = ""
     with_folders: tuple[str, ...] = ()
     """Verbs that are needed only where nodes have model roots or a cache."""
+    option: Option | None = None
+    """With what it is needed; None: always."""
 
 
 _RULES: Final = (
@@ -69,12 +79,25 @@ _RULES: Final = (
     _Rule(Where.OWN, "", "secrets", ("create",)),
     _Rule(Where.OWN, "", "secrets", ("get",), name="paddock-agent"),
     _Rule(Where.OWN, "", "pods", ("list", "watch")),
+    _Rule(Where.SERVED, "resource.k8s.io", "resourceclaims", ("get", "create"), option=Option.DRA),
+    _Rule(Where.CLUSTER, "resource.k8s.io", "resourceslices", ("list",), option=Option.DRA),
+    _Rule(Where.SERVED, "", "pods", ("patch",), option=Option.HOLDER_PODS),
+    _Rule(Where.OWN, "", "pods", ("create", "delete"), option=Option.HOLDER_PODS),
+    _Rule(Where.CLUSTER, "", "nodes", ("patch",), "status", option=Option.NODE_CAPACITY),
 )
 
 
-def rights(own: str, served: Sequence[str], *, folders: bool) -> Iterator[Right]:
+def options_of(environment: Mapping[str, str]) -> frozenset[Option]:
+    """Give what is switched on in an operator's environment."""
+    off = ("", "false", "Disabled")
+    return frozenset(one for one in Option if environment.get(one.value, "") not in off)
+
+
+def rights(own: str, served: Sequence[str], *, folders: bool, options: Collection[Option] = ()) -> Iterator[Right]:
     """Give what the operator needs: `own` is its namespace, `served` those of ModelDeployments (empty: all)."""
     for rule in _RULES:
+        if rule.option is not None and rule.option not in options:
+            continue
         verbs = (*rule.verbs, *(rule.with_folders if folders else ()))
         spaces = {Where.CLUSTER: ("",), Where.OWN: (own,), Where.SERVED: tuple(served) or ("",)}[rule.where]
         for space in spaces:
