@@ -131,8 +131,11 @@ def choose(device: Device, facts: NodeFacts, wish: Asked) -> Chosen | Refused:
     rival = _rival(device, facts)
     if rival is not None and not facts.dedicated and (device.lent is None or device.offer is not None):
         return Refused(Verdict.VENDOR_PLUGIN_PRESENT, f"{rival} and is not declared dedicated")
-    ways = (way(device, facts, wish) for way in _WAYS.values())
-    return _counting(device, next(found for found in ways if found is not None))
+    for way in _WAYS.values():
+        found = way(device, facts, wish)
+        if found is not None:
+            return _counting(device, found)
+    raise AssertionError  # The last way is always one.
 
 
 def _is_counted(device: Device, binder: Binder) -> bool:
@@ -233,6 +236,8 @@ _WAYS: Mapping[Binder, Way] = {
 
 def vendor_resource(device: Device, resources: Mapping[str, int]) -> str | None:
     """Give the extended resource of the vendor's own plugin that may hand the device out, too; None without one."""
+    if not resources:
+        return None
     begin = _begin(device)
     return next((name for name in sorted(resources) if resources[name] > 0 and name.startswith(begin)), None)
 
@@ -249,6 +254,8 @@ def _rival(device: Device, facts: NodeFacts) -> str | None:
     when the plugin never does. So a resource that is listed is a plugin's until somebody says that it is kept off, or
     takes the resource off the node.
     """
+    if not facts.resources and not facts.deployed:
+        return None
     vendor = vendor_resource(device, facts.resources)
     if vendor is not None:
         return f"the node advertises {vendor}"

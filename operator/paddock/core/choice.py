@@ -41,7 +41,7 @@ def choose(parts: Sequence[Part], request: Request, fleet: Fleet) -> tuple[Membe
     for members in leaders:
         speeds[members[0].device.bandwidth or 0] += len(members)
     ranking = POLICIES[request.policy](speeds, request)
-    contenders = [one for members in leaders for one in ranking.leading(members)]
+    contenders = ranking.leading(leaders)
     # Where the policy sees no difference, a node that has the file goes first.
     best, *others = nsmallest(2, contenders, key=lambda one: (*ranking.key(one), _is_far(one, request), one.gpu))
     if fitting == 1:

@@ -8,13 +8,15 @@ two are equal.
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from heapq import nsmallest
+from heapq import nlargest, nsmallest
 from zlib import crc32
 
 from paddock.api.modeldeployment import Policy
 from paddock.core.fleet import Device
 from paddock.core.request import Request
 from paddock.core.view import Member, Members, roomiest, tightest
+
+Leading = Callable[[Sequence[Members]], Sequence[Member]]
 
 Key = tuple[int, ...]
 Speeds = Mapping[int, int]
@@ -25,6 +27,11 @@ SPEED_CLASS = 5
 """Per cent of the fastest within which Fastest calls two devices equally fast."""
 ATTAINED = 60
 """Per cent of a memory's peak bandwidth that llama.cpp is taken to reach when it generates for one request."""
+
+
+def _of_each(leading: Callable[[Members], Sequence[Member]]) -> Leading:
+    """Give those that lead their class."""
+    return lambda classes: [one for members in classes for one in leading(members)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +45,9 @@ class Ranking:
     """What decides between those of which the words hold alike."""
     told: int = 1
     """How many parts of a key the words are about."""
-    leading: Callable[[Members], Sequence[Member]] = tightest
-    """Gives some devices of one class (alike but for what is left and who is there) among which the two with the least
-    keys are. Follows from the key; it spares asking for the keys of all."""
+    leading: Leading = _of_each(tightest)
+    """Gives some devices of these classes (alike but for what is left and who is there) among which the two with the
+    least keys are. Follows from the key; it spares asking for the keys of all."""
 
 
 Rule = Callable[[Speeds, Request], Ranking]
@@ -71,7 +78,7 @@ def _servers(one: Member) -> int:
 
 def most_memory(_: Speeds, __: Request) -> Ranking:
     """Take the largest device, then the one with most room left."""
-    return Ranking(lambda one: (-_total(one), -one.available), "most memory", "most room left", leading=roomiest)
+    return Ranking(lambda one: (-_total(one), -one.available), "most memory", "most room left", leading=_of_each(roomiest))
 
 
 def best_fit(_: Speeds, __: Request) -> Ranking:
@@ -126,15 +133,22 @@ def spread(_: Speeds, request: Request) -> Ranking:
     def key(one: Member) -> Key:
         return (-share(one), _servers(one), turn(seed, one.gpu))
 
-    def leading(members: Members) -> Sequence[Member]:
-        # Shares grow with what is left: the two largest are at the end, and who has the second one stands side by side.
-        second = share(members[max(0, len(members) - 2)])
-        most = members[bisect_left(members, second, key=share) :]
-        top = most[-1:] if share(most[-1]) > second else ()
-        alike = most[: len(most) - len(top)]
-        fewest = sorted(map(_servers, alike))[:2]
-        some = (one for one in alike if _servers(one) <= fewest[-1])
-        ranked = nsmallest(2, ((_servers(one), turn(seed, one.gpu), one.gpu, one) for one in some))
+    def leading(classes: Sequence[Members]) -> Sequence[Member]:
+        # Shares grow with what is left: the two largest of a class are at its end, and who has the second largest of
+        # all stands side by side in each.
+        shares = [share(one) for members in classes for one in members[-2:]]
+        second = min(nlargest(2, shares))
+        most = [
+            one
+            for members in classes
+            if share(members[-1]) >= second
+            for one in members[bisect_left(members, second, key=share) :]
+        ]
+        top = [one for one in most if share(one) > second] if max(shares) > second else []
+        alike = [(_servers(one), one.gpu, one) for one in most if not top or one is not top[0]]
+        fewest = nsmallest(2, [servers for servers, *_ in alike])
+        some = [each for each in alike if each[0] <= fewest[-1]]
+        ranked = nsmallest(2, [(servers, turn(seed, gpu), gpu, one) for servers, gpu, one in some])
         return (*top, *(one for *_, one in ranked))
 
     return Ranking(key, "largest share of memory left", "fewest servers, then in turn", leading=leading)

@@ -131,28 +131,28 @@ def _name(one: Member) -> str:
 class _Kinds(dict[str, int]):
     """A number for what a sight shows of each node, equal for those that look alike."""
 
-    def __init__(self, sight: Sight, nodes: Mapping[str, "Node"]) -> None:
-        every = nodes.values()
-        columns: list[list[Hashable]] = [[(one.ready, one.schedulable, one.taints, one.shares) for one in every]]
-        columns += [[one.labels.get(key) for one in every] for key in sight.node_labels]
+    def __init__(self, sight: Sight, nodes: Mapping[str, "Node"], looks: Sequence[int]) -> None:
+        columns: list[Sequence[Hashable]] = [looks]
+        columns += [[one.labels.get(key) for one in nodes.values()] for key in sight.node_labels]
         sets = (sight.file_nodes, sight.volume_nodes, sight.near_nodes)
         columns += [[name in some for name in nodes] for some in sets if some is not None]
         numbers: dict[Hashable, int] = {}
-        looks = zip(*columns, strict=True)
-        super().__init__(zip(nodes, (numbers.setdefault(one, len(numbers)) for one in looks), strict=True))
+        seen = zip(*columns, strict=True)
+        super().__init__(zip(nodes, [numbers.setdefault(one, len(numbers)) for one in seen], strict=True))
 
     def __missing__(self, name: str) -> int:
         return -1  # No such node: one looks like another.
 
 
 class Places:
-    """The nodes of devices, class by class, remembered as long as a class is the same.
+    """The nodes of devices, class by class, remembered as long as a class is the same; and how nodes look.
 
     To ask ten thousand devices where they are takes longer than all else that a new view needs.
     """
 
     def __init__(self) -> None:
         self._known: dict[Hashable, tuple[Members, list[str]]] = {}
+        self._looks: tuple[Mapping[str, Node], list[int]] = ({}, [])
 
     def of(self, name: Hashable, members: Members) -> list[str]:
         """Give the node of each device of a class."""
@@ -160,6 +160,14 @@ class Places:
         if known is None or known[0] is not members:
             known = self._known[name] = (members, [one.device.node for one in members])
         return known[1]
+
+    def looks(self, nodes: Mapping[str, "Node"]) -> Sequence[int]:
+        """Give a number for what every request sees of each node, equal for those that look alike."""
+        if self._looks[0] is not nodes:
+            numbers: dict[Hashable, int] = {}
+            seen = ((one.ready, one.schedulable, one.taints, one.shares) for one in nodes.values())
+            self._looks = (nodes, [numbers.setdefault(one, len(numbers)) for one in seen])
+        return self._looks[1]
 
     def forget(self, but: Classes) -> None:
         """Forget the classes that are gone, once they are many."""
@@ -178,7 +186,7 @@ class View:
     @classmethod
     def of(cls, sight: Sight, nodes: Mapping[str, "Node"], families: Classes, places: Places) -> "View":
         """Divide families, whose devices are alike wherever they are, by where they are."""
-        kinds, classes = _Kinds(sight, nodes), dict[Hashable, Members]()
+        kinds, classes = _Kinds(sight, nodes, places.looks(nodes)), dict[Hashable, Members]()
         places.forget(families)
         for family, members in families.items():
             for kind, part in _divided(members, list(map(kinds.__getitem__, places.of(family, members)))):
