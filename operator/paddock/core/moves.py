@@ -9,12 +9,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, nlargest
-from itertools import combinations
+from itertools import chain, combinations
 from operator import attrgetter
 from typing import NamedTuple
 
 from paddock.api.modeldeployment import Policy
 from paddock.core.fleet import Claim, Device, Fleet
+from paddock.core.losses import MOST_SUBSETS, busy, least_loss, loss
 from paddock.core.overhead import MOST_LOWERED
 from paddock.core.placement import SHORT, Placement, place
 from paddock.core.policy import tokens_per_second
@@ -24,8 +25,6 @@ from paddock.core.survey import named, survey, survey_of
 
 MOST_MOVES = 2
 """More moves at once than this are never proposed."""
-MOST_SUBSETS = 12
-"""Replicas on one device of which every subset is tried as victims; of more, the cheapest that suffice are taken."""
 MOST_ATTEMPTS, LEAST_ATTEMPTS = 64, 8
 """Proposals that are put to the test for one question, the cheapest first: fewer, the more devices there are."""
 JUDGEMENTS = 20_000
@@ -175,9 +174,9 @@ class _Search:
     def __init__(self, question: _Question, tenants: Iterable[Tenant]) -> None:
         self.request, self.fleet, self.limits, self.waiting = question
         self.crowded = _crowded(self.request, self.fleet)
-        self.tenants: dict[str, list[Tenant]] = defaultdict(list)
+        self.tenants = there = defaultdict[str, list[Tenant]](list)
         for one in tenants:
-            self.tenants[one.device].append(one)
+            there[one.device].append(one)
         self.attempts = max(LEAST_ATTEMPTS, min(MOST_ATTEMPTS, JUDGEMENTS // max(1, len(self.fleet.devices))))
         self.roomiest = _Roomiest(self.fleet)
         self.slower: Rearrangement | None = None
@@ -188,15 +187,18 @@ class _Search:
 
         Those that keep the speed which they ask for go before all others.
         """
-        return self._cheapest(self._with_movable(), self._movable_groups, self._moved) or self.slower
+        return (
+            self._cheapest(self._with_movable(), self._closer_movable, self._movable_groups, self._moved) or self.slower
+        )
 
     def evictions(self) -> Rearrangement | None:
         """Evict those of lowest priority that do, the idle ones first, then with the least loss."""
-        return self._cheapest(self._with_evictable(), self._evictable_groups, self._evicted)
+        return self._cheapest(self._with_evictable(), self._closer_evictable, self._evictable_groups, self._evicted)
 
     def _cheapest(
         self,
-        sources: Iterable[_Source],
+        waiting: list[_Source],
+        closer: Callable[[_Source], _Source | None],
         groups: Callable[[_Source], Iterable[_Group]],
         trial: Callable[[_Group], Rearrangement | None],
     ) -> Rearrangement | None:
@@ -204,7 +206,6 @@ class _Search:
 
         The groups of a device are formed only once nothing cheaper is left than the least that they can cost.
         """
-        waiting = list(sources)
         heapify(waiting)
         heap: list[_Group] = []
         attempts = self.attempts
@@ -212,8 +213,8 @@ class _Search:
             while waiting and (not heap or waiting[0].least <= heap[0].cost):
                 source = heappop(waiting)
                 if source.rough:
-                    if (closer := self._closer(source)) is not None:
-                        heappush(waiting, closer)
+                    if (looked_at := closer(source)) is not None:
+                        heappush(waiting, looked_at)
                     continue
                 for group in groups(source):
                     heappush(heap, group)
@@ -244,37 +245,41 @@ class _Search:
 
     # Moves
 
-    def _with_movable(self) -> Iterator[_Source]:
+    def _with_movable(self) -> list[_Source]:
         """Give the devices that one or two may leave for others with room for them."""
-        most, left = min(self.limits.moves, MOST_MOVES), self.roomiest.first + MOST_LOWERED
-        for crowded, there in self._occupied() if most > 0 else ():
-            fitting = [
-                one.need
-                for one in there
-                if one.movable and one.request and (one.request.needs or one.request.need <= left)
-            ]
-            largest = max(fitting, default=0)
-            if largest > 0 and crowded.missing <= most * largest:
-                number = 1 if crowded.missing <= largest else 2
-                yield _Source((number, 0, crowded.missing), crowded.device.gpu, crowded, there)
+        return self._sources(lambda crowded: (1, 0, crowded.missing)) if self._most_moves > 0 else []
+
+    @property
+    def _most_moves(self) -> int:
+        return min(self.limits.moves, MOST_MOVES)
+
+    def _closer_movable(self, source: _Source) -> _Source | None:
+        """Give a device with those who may be moved, and what it costs at least; None where they are not enough."""
+        crowded, left = source.crowded, self.roomiest.beside(source.gpu)
+        missing, most = crowded.missing, crowded.need * self.limits.moved_percent // 100
+        movable = []
+        for one in source.tenants:
+            asked = one.request
+            if one.movable and one.need <= most and asked is not None:
+                least = asked.least_need if asked.needs else asked.need - MOST_LOWERED
+                if least <= left:
+                    movable.append(one)
+        alone = [(not one.idle, one.need) for one in movable if one.need >= missing]
+        if alone:
+            return _Source((1, *min(alone)), source.gpu, crowded, movable)
+        if self._most_moves < MOST_MOVES or sum(nlargest(MOST_MOVES, [one.need for one in movable])) < missing:
+            return None
+        return _Source((MOST_MOVES, 0, missing), source.gpu, crowded, movable)
 
     def _movable_groups(self, source: _Source) -> Iterator[_Group]:
         """Give its groups of one or two whose leaving may do."""
-        crowded, left = source.crowded, self.roomiest.beside(source.gpu)
-        most, number_at_most = crowded.need * self.limits.moved_percent // 100, min(self.limits.moves, MOST_MOVES)
-        movable = [one for one in source.tenants if one.movable and one.need <= most]
-        beside = max([one.need for one in movable], default=0) if number_at_most > 1 else 0
-        movable = [
-            one
-            for one in movable
-            if one.need + beside >= crowded.missing and one.request and one.request.least_need <= left
-        ]
-        movable = self._true(crowded, movable) if movable else movable
-        for number in range(source.least[0], number_at_most + 1):
+        crowded, most = source.crowded, source.crowded.need * self.limits.moved_percent // 100
+        movable = self._true(crowded, source.tenants)
+        for number in range(source.least[0], self._most_moves + 1):
             for group in combinations(movable, number):
-                size = sum(one.need for one in group)
+                size = sum([one.need for one in group])
                 if crowded.missing <= size <= most:
-                    yield _Group((number, _busy(group), size), source.gpu, _names(group), group, crowded)
+                    yield _Group((number, busy(group), size), source.gpu, _names(group), group, crowded)
 
     def _moved(self, group: _Group) -> Rearrangement | None:
         """Place the one that waits, then those that made room, in both orders if need be."""
@@ -315,30 +320,28 @@ class _Search:
 
     # Evictions
 
-    def _with_evictable(self) -> Iterator[_Source]:
+    def _with_evictable(self) -> list[_Source]:
         """Give the devices on which the end of those of lower priority may do."""
         if self.limits.evictions <= 0:
-            return
-        everybody = [one for there in self.tenants.values() for one in there]
+            return []
+        everybody = list(chain.from_iterable(self.tenants.values()))
         lowest = min(map(_priority, everybody), default=0)
-        in_bytes = all(loss is None for loss in map(_own_loss, everybody))
-        for crowded, there in self._occupied():
-            least = (lowest, 0, crowded.missing if in_bytes else 0)
-            yield _Source(least, crowded.device.gpu, crowded, there, rough=True)
+        in_bytes = not set(map(_own_loss, everybody)) - {None}
+        return self._sources(lambda crowded: (lowest, 0, crowded.missing if in_bytes else 0))
 
-    def _closer(self, source: _Source) -> _Source | None:
+    def _closer_evictable(self, source: _Source) -> _Source | None:
         """Give a device with the bound that those have who may be evicted there; None where they are not enough."""
         crowded, priority = source.crowded, self.request.priority
         lower = [one for one in source.tenants if one.evictable and one.priority < priority]
         if not lower or sum([one.need for one in lower]) < crowded.missing:
             return None
-        return _Source(_least_loss(crowded.missing, lower), source.gpu, crowded, lower)
+        return _Source(least_loss(crowded.missing, lower), source.gpu, crowded, lower)
 
     def _evictable_groups(self, source: _Source) -> Iterator[_Group]:
         """Give its sets whose end may do."""
         for group in self._subsets(source.crowded, self._true(source.crowded, source.tenants)):
-            if len(group) <= self.limits.evictions and sum(one.need for one in group) >= source.crowded.missing:
-                yield _Group(_loss(group), source.gpu, _names(group), group, source.crowded)
+            if len(group) <= self.limits.evictions and sum([one.need for one in group]) >= source.crowded.missing:
+                yield _Group(loss(group), source.gpu, _names(group), group, source.crowded)
 
     def _subsets(self, crowded: _Crowded, tenants: Sequence[Tenant]) -> Iterator[tuple[Tenant, ...]]:
         """Give every subset; of very many tenants only the one of least loss, less those that need not go."""
@@ -347,7 +350,7 @@ class _Search:
                 yield from combinations(tenants, number)
             return
         chosen: list[Tenant] = []
-        for one in sorted(tenants, key=lambda each: (_loss((each,)), each.owner)):
+        for one in sorted(tenants, key=lambda each: (loss((each,)), each.owner)):
             chosen.append(one)
             if self._enough(crowded, chosen):
                 break
@@ -362,12 +365,14 @@ class _Search:
 
     # Both
 
-    def _occupied(self) -> Iterator[tuple[_Crowded, list[Tenant]]]:
-        """Give the devices that would do but for what is on them, and who is said to be there."""
-        for crowded in self.crowded:
-            there = self.tenants.get(crowded.device.gpu)
-            if there:
-                yield crowded, there
+    def _sources(self, least: Callable[[_Crowded], tuple[int, ...]]) -> list[_Source]:
+        """Give the devices that would do but for what is on them, with a first bound of what they cost."""
+        there = self.tenants
+        return [
+            _Source(least(crowded), gpu, crowded, there[gpu], rough=True)
+            for crowded in self.crowded
+            if (gpu := crowded.device.gpu) in there
+        ]
 
     def _true(self, crowded: _Crowded, tenants: Iterable[Tenant]) -> list[Tenant]:
         """Give those whose claims are there, in the order of their names."""
@@ -396,7 +401,7 @@ class _Search:
             priority=max((one.priority for one in evictions), default=None),
             restarts=len(moves),
             restarted_bytes=sum(one.tenant.need for one in moves),
-            busy=_busy([*evictions, *(one.tenant for one in moves)]),
+            busy=busy([*evictions, *(one.tenant for one in moves)]),
             slower=sum(one.slower for one in moves),
         )
         return Rearrangement(mine, moves, evictions, before, after, self._sentence(mine, moves, evictions))
@@ -460,46 +465,8 @@ def _reaches(request: Request, device: Device) -> bool:
     return (tokens_per_second(device, request.token_bytes) or 0) >= request.min_tokens_per_second
 
 
-def _busy(tenants: Iterable[Tenant]) -> int:
-    return sum(not one.idle for one in tenants)
-
-
-def _loss(tenants: Sequence[Tenant]) -> tuple[int, ...]:
-    """Give what the end of some replicas costs: whose, how many that answer somebody, the loss, how many, bytes."""
-    size = sum(one.need for one in tenants)
-    loss = sum(one.need if one.loss is None else one.loss for one in tenants)
-    return (max(one.priority for one in tenants), _busy(tenants), loss, len(tenants), size)
-
-
-def _least_loss(short: int, tenants: list[Tenant]) -> tuple[int, ...]:
-    """Give the first parts of `_loss` that no set which frees enough goes below; all together free enough."""
-    ordered = sorted(tenants, key=_priority)
-    freed, highest = 0, ordered[-1].priority
-    for one in ordered:
-        freed += one.need
-        if freed >= short:
-            highest = one.priority
-            break
-    left, awake, in_bytes = short, [], True
-    for one in ordered:
-        if one.priority > highest:
-            break
-        if one.idle:
-            left -= one.need
-        else:
-            awake.append(one.need)
-        in_bytes = in_bytes and one.loss is None
-    busy = 0
-    for size in sorted(awake, reverse=True) if left > 0 else ():
-        if left <= 0:
-            break
-        left -= size
-        busy += 1
-    return (highest, busy, short if in_bytes else 0)
-
-
 def _names(tenants: Iterable[Tenant]) -> tuple[str, ...]:
-    return tuple(one.owner for one in tenants)
+    return tuple([one.owner for one in tenants])
 
 
 def _called(tenant: Tenant) -> str:

@@ -34,6 +34,9 @@ def _of_each(leading: Callable[[Members], Sequence[Member]]) -> Leading:
     return lambda classes: [one for members in classes for one in leading(members)]
 
 
+TIGHTEST, ROOMIEST = _of_each(tightest), _of_each(roomiest)
+
+
 @dataclass(frozen=True, slots=True)
 class Ranking:
     """A policy's answer for one set of devices."""
@@ -45,7 +48,7 @@ class Ranking:
     """What decides between those of which the words hold alike."""
     told: int = 1
     """How many parts of a key the words are about."""
-    leading: Leading = _of_each(tightest)
+    leading: Leading = TIGHTEST
     """Gives some devices of these classes (alike but for what is left and who is there) among which the two with the
     least keys are. Follows from the key; it spares asking for the keys of all."""
 
@@ -78,7 +81,7 @@ def _servers(one: Member) -> int:
 
 def most_memory(_: Speeds, __: Request) -> Ranking:
     """Take the largest device, then the one with most room left."""
-    return Ranking(lambda one: (-_total(one), -one.available), "most memory", "most room left", leading=_of_each(roomiest))
+    return Ranking(lambda one: (-_total(one), -one.available), "most memory", "most room left", leading=ROOMIEST)
 
 
 def best_fit(_: Speeds, __: Request) -> Ranking:
