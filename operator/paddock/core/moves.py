@@ -118,6 +118,7 @@ class Rearrangement:
 class _Crowded(NamedTuple):
     """A device that would do but for what is on it."""
 
+    gpu: str
     device: Device
     need: int
     missing: int
@@ -178,6 +179,7 @@ class _Search:
         for one in tenants:
             there[one.device].append(one)
         self.attempts = max(LEAST_ATTEMPTS, min(MOST_ATTEMPTS, JUDGEMENTS // max(1, len(self.fleet.devices))))
+        self.most_moves = min(self.limits.moves, MOST_MOVES)
         self.roomiest = _Roomiest(self.fleet)
         self.slower: Rearrangement | None = None
         """The cheapest moves after which some are slower than they ask for."""
@@ -247,35 +249,34 @@ class _Search:
 
     def _with_movable(self) -> list[_Source]:
         """Give the devices that one or two may leave for others with room for them."""
-        return self._sources(lambda crowded: (1, 0, crowded.missing)) if self._most_moves > 0 else []
-
-    @property
-    def _most_moves(self) -> int:
-        return min(self.limits.moves, MOST_MOVES)
+        return self._sources((1, 0), in_bytes=True) if self.most_moves > 0 else []
 
     def _closer_movable(self, source: _Source) -> _Source | None:
         """Give a device with those who may be moved, and what it costs at least; None where they are not enough."""
         crowded, left = source.crowded, self.roomiest.beside(source.gpu)
         missing, most = crowded.missing, crowded.need * self.limits.moved_percent // 100
-        movable = []
-        for one in source.tenants:
-            asked = one.request
-            if one.movable and one.need <= most and asked is not None:
-                least = asked.least_need if asked.needs else asked.need - MOST_LOWERED
-                if least <= left:
-                    movable.append(one)
-        alone = [(not one.idle, one.need) for one in movable if one.need >= missing]
-        if alone:
-            return _Source((1, *min(alone)), source.gpu, crowded, movable)
-        if self._most_moves < MOST_MOVES or sum(nlargest(MOST_MOVES, [one.need for one in movable])) < missing:
+        # In one go, since most devices are looked at in vain.
+        movable = [
+            one
+            for one in source.tenants
+            if one.movable
+            and one.need <= most
+            and (asked := one.request) is not None
+            and (asked.least_need if asked.needs else asked.need - MOST_LOWERED) <= left
+        ]
+        needs = sorted([one.need for one in movable])
+        if not needs or sum(needs[-self.most_moves :]) < missing:
             return None
+        if needs[-1] >= missing:
+            alone = min([(not one.idle, one.need) for one in movable if one.need >= missing])
+            return _Source((1, *alone), source.gpu, crowded, movable)
         return _Source((MOST_MOVES, 0, missing), source.gpu, crowded, movable)
 
     def _movable_groups(self, source: _Source) -> Iterator[_Group]:
         """Give its groups of one or two whose leaving may do."""
         crowded, most = source.crowded, source.crowded.need * self.limits.moved_percent // 100
         movable = self._true(crowded, source.tenants)
-        for number in range(source.least[0], self._most_moves + 1):
+        for number in range(source.least[0], self.most_moves + 1):
             for group in combinations(movable, number):
                 size = sum([one.need for one in group])
                 if crowded.missing <= size <= most:
@@ -327,7 +328,7 @@ class _Search:
         everybody = list(chain.from_iterable(self.tenants.values()))
         lowest = min(map(_priority, everybody), default=0)
         in_bytes = not set(map(_own_loss, everybody)) - {None}
-        return self._sources(lambda crowded: (lowest, 0, crowded.missing if in_bytes else 0))
+        return self._sources((lowest, 0), in_bytes=in_bytes)
 
     def _closer_evictable(self, source: _Source) -> _Source | None:
         """Give a device with the bound that those have who may be evicted there; None where they are not enough."""
@@ -365,13 +366,13 @@ class _Search:
 
     # Both
 
-    def _sources(self, least: Callable[[_Crowded], tuple[int, ...]]) -> list[_Source]:
+    def _sources(self, least: tuple[int, int], *, in_bytes: bool) -> list[_Source]:
         """Give the devices that would do but for what is on them, with a first bound of what they cost."""
         there = self.tenants
         return [
-            _Source(least(crowded), gpu, crowded, there[gpu], rough=True)
+            _Source((*least, crowded.missing if in_bytes else 0), crowded.gpu, crowded, there[crowded.gpu], rough=True)
             for crowded in self.crowded
-            if (gpu := crowded.device.gpu) in there
+            if crowded.gpu in there
         ]
 
     def _true(self, crowded: _Crowded, tenants: Iterable[Tenant]) -> list[Tenant]:
@@ -441,7 +442,7 @@ def _crowded(request: Request, fleet: Fleet) -> list[_Crowded]:
         return []
     found = survey_of(request, fleet, named(request.devices, fleet)) if request.devices else survey(request, fleet)
     return [
-        _Crowded(one.device, part.need, max(0, part.need - one.available))
+        _Crowded(one.gpu, one.device, part.need, max(0, part.need - one.available))
         for part in found.of(*SHORT)
         for one in part.members
     ]
