@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from paddock.api.report import GgmlType
+from paddock.core.quantity import parse_quantity
 from support.client import eventually
 from support.harness import GPUS
 from support.pretend_agent import card
@@ -62,3 +64,24 @@ def test_a_node_s_word_on_host_memory_holds_models_back(site: Site) -> None:
     site.client.do("PATCH", path, {"metadata": {"annotations": {"paddock.dev/host-budget": None}}})
     site.wait_for("Available", "True", "Serving", "b")
     eventually(lambda: len(site.reservations()) == 2)
+
+
+def test_a_pod_on_an_integrated_gpu_asks_for_what_it_has_of_the_machine_s_memory(site: Site) -> None:
+    site.operator()
+    board = card(0, 64).model_copy(update={"type": GgmlType.IGPU, "description": "NVIDIA GB10"})
+    site.node(devices=[board])
+    site.serve("a")
+    site.serve("b")
+    held = site.gpu()["reservations"]
+    assert len(held) == 2
+    for pod in site.pods():
+        (booked,) = (one for one in held if one["pod"].endswith(f"/{pod['metadata']['name']}"))
+        asked = parse_quantity(pod["spec"]["containers"][0]["resources"]["requests"]["memory"])
+        assert asked >= booked["bytes"] + booked["hostBytes"]
+    # Of the node's 256 GiB less is allowed than both have, so that there is none for a third one.
+    path = "/api/v1/nodes/node1"
+    site.client.do("PATCH", path, {"metadata": {"annotations": {"paddock.dev/host-budget": "5Gi"}}})
+    site.settle()
+    site.apply("c")
+    told = site.wait_for("Placed", "False", "WaitingForDevice", "c")["message"]
+    assert "of host memory, which the device is in" in told

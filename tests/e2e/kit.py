@@ -30,6 +30,8 @@ THIRD = {"contextLength": 114688, "batch": 8192, "ubatch": 8192}
 """Of the tiny model: 2.5 GiB on the device, or a step more. Two fit the GTX 1060."""
 MOST = {"contextLength": 262144, "batch": 8192, "ubatch": 8192}
 """Of the tiny model: 5.25 GiB. One fits the GTX 1060."""
+MIDDLE = {"contextLength": 393216, "batch": 8192, "ubatch": 8192}
+"""Of the tiny model: 7.25 GiB, and 6.3 GiB of host memory. Too large for the GTX 1060."""
 LARGE = {"contextLength": 524288, "batch": 8192, "ubatch": 8192}
 """Of the tiny model: 10 GiB. Too large for the GTX 1060, one fits the RTX 4080, one the integrated graphics."""
 

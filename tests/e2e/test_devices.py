@@ -66,16 +66,20 @@ def test_integrated_graphics_only_where_allowed(free_cards: str) -> None:
     kit.put(
         namespace,
         kit.deployment("always", placement={**only, "allowIntegrated": "Always"}),
-        kit.deployment("full", {"uuid": RTX_4080}, serving=kit.LARGE),
+        kit.deployment("full", {"uuid": RTX_4080}, serving=kit.MOST),
     )
     for name in ("always", "full"):
         kit.wait_condition(namespace, name, "Placed", "True")
-    kit.put(namespace, kit.deployment("never", serving=kit.LARGE, placement={**only, "allowIntegrated": "Never"}))
+    kit.put(namespace, kit.deployment("never", serving=kit.MIDDLE, placement={**only, "allowIntegrated": "Never"}))
     message = kit.wait_condition(namespace, "never", "Placed", "False", "WaitingForDevice")["message"]
     assert "TypeNotAllowed" in message
-    kit.put(namespace, kit.deployment("auto", serving=kit.LARGE, placement=only))
+    kit.put(namespace, kit.deployment("auto", serving=kit.MIDDLE, placement=only))
     placed = kit.wait_condition(namespace, "auto", "Placed", "True")
     assert placed["message"].startswith("Intel(R) UHD Graphics 770")
     assert kit.device_of(kit.mdep(namespace, "auto"))["gpu"] == kit.GPU_INTEL
     assert kit.device_of(kit.mdep(namespace, "always"))["gpu"] == kit.GPU_4080, "the largest of all"
     kit.wait_available(namespace, "auto", "always")
+    (held,) = (one for one in kit.reservations(namespace, kit.GPU_INTEL).values())
+    (pod,) = kit.pods(namespace, "auto")
+    asked = pod["spec"]["containers"][0]["resources"]["requests"]["memory"]
+    assert kit.mebibytes(asked) * kit.MIB >= held["bytes"] + held["hostBytes"], "its memory is the machine's"

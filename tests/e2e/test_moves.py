@@ -50,6 +50,8 @@ def test_priority_evicts_and_the_queue_keeps_its_order(rule: Callable[..., None]
     kit.put(namespace, kit.deployment("high", card, serving=kit.MOST, priority=5))
     told = kit.wait_condition(namespace, "low", "Placed", "False", "Displaced")["message"]
     assert f"left {kit.GPU_1060} for {namespace}/high" in told
+    last = kit.mdep(namespace, "low")["status"]["lastDisruption"]["message"]
+    assert "priority 0, idle" in last, "the server was asked, and has no request"
     kit.put(namespace, kit.deployment("middle", card, serving=kit.THIRD, priority=3))
     kit.wait_available(namespace, "high")
     kit.nothing_double_booked()

@@ -35,7 +35,10 @@ Key = tuple[int, ...]
 def judge_plainly(request: Request, fleet: Fleet) -> tuple[Judged, ...]:
     """Judge every device, with sums that are added up anew."""
     sums = Sums(
-        lambda name: node_refusal(fleet.nodes.get(name), request), _hosts(request, fleet), used(request.rules, fleet)
+        lambda name: node_refusal(fleet.nodes.get(name), request),
+        _hosts(request, fleet),
+        used(request.rules, fleet),
+        lambda name: _pool(name, fleet),
     )
     return tuple(judge(device, request, fleet, sums) for device in fleet.devices)
 
@@ -44,11 +47,23 @@ def _hosts(request: Request, fleet: Fleet) -> Mapping[str, int]:
     limits = {node.name: limit for node in fleet.nodes.values() if (limit := fleet.host_limit(node)) < UNLIMITED}
     if not limits or not request.host_need:
         return {}
-    claimed: Counter[str] = Counter()
-    for device in fleet.devices:
-        for claim in device.claims:
-            claimed[device.node] += claim.host_bytes
-    return {name: max(0, limit - claimed.get(name, 0)) for name, limit in limits.items()}
+    return {name: max(0, limit - _claimed(name, fleet)) for name, limit in limits.items()}
+
+
+def _claimed(name: str, fleet: Fleet) -> int:
+    return sum(
+        claim.host_bytes + claim.bytes * (device.type is DeviceType.INTEGRATED and device.budget != UNLIMITED)
+        for device in fleet.devices
+        for claim in device.claims
+        if device.node == name
+    )
+
+
+def _pool(name: str, fleet: Fleet) -> int:
+    node = fleet.nodes.get(name)
+    limits = [] if node is None else [fleet.host_limit(node), UNLIMITED if node.memory is None else node.memory]
+    least = min(limits, default=UNLIMITED)
+    return least if least >= UNLIMITED else max(0, least - _claimed(name, fleet))
 
 
 def used(rules: Iterable[Rule], fleet: Fleet) -> Mapping[str, int]:

@@ -19,6 +19,7 @@ from paddock.core.companions import group_of, wanted_of
 from paddock.core.context import Wish, wish_of
 from paddock.core.deployment import Deployment
 from paddock.core.dra import CLAIM_IN_POD
+from paddock.core.fleet import Fleet
 from paddock.core.need import MemoryNeed
 from paddock.core.placement import Placement
 from paddock.core.plan import Wanted
@@ -270,6 +271,15 @@ def record_of(
         device_buffers=on_it.device_buffers,
         host_need=accepted.need.host_bytes,
     )
+
+
+def host_bytes_of(accepted: Accepted, record: Record, fleet: Fleet) -> int:
+    """Give the bytes of host memory that a pod asks for; where its device is in host memory, what it has there, too."""
+    device = fleet.device(record.gpu) if record.gpu is not None else None
+    if record.gpu is None:
+        return accepted.cpu_bytes
+    shared = record.need if device is not None and device.in_host_memory else 0
+    return accepted.need.host_bytes + shared
 
 
 def reservation_of(deployment: Deployment, pod: str, record: Record) -> Reservation:

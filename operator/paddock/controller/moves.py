@@ -15,6 +15,7 @@ from datetime import datetime
 
 from paddock.api.disruption import Disruption, Leaving, Promise
 from paddock.api.vocabulary import Reason
+from paddock.controller.asking import idle_among
 from paddock.controller.clock import now
 from paddock.controller.decisions import candidates_of, request_with
 from paddock.controller.ledger import ConflictError
@@ -325,7 +326,15 @@ class Moves:
                 spare[owner.key] = crew.spare
             tenants.append(tenant)
         limits = Limits(moves=min(MOST_MOVES, left), evictions=min(MOST_VICTIMS, left), spare=spare)
-        return Offer(tuple(tenants), limits, min(later, default=0.0))
+        return Offer(await self._looked_at(tenants), limits, min(later, default=0.0))
+
+    async def _looked_at(self, tenants: list[Tenant]) -> tuple[Tenant, ...]:
+        """Ask those that serve whether they answer somebody, those first that would go first."""
+        replicas = self._world.replicas
+        ordered = sorted(tenants, key=lambda one: (not one.evictable, one.priority, one.owner))
+        serving = (there for one in ordered if not one.idle and (there := replicas.get(one.owner)) is not None)
+        idle = await idle_among(serving)
+        return tuple(replace(one, idle=True) if one.owner in idle else one for one in tenants)
 
     def _ages(self, owner: Deployment) -> list[float]:
         """Give how long ago a deployment was asked to leave, as far as that is known."""

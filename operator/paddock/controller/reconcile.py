@@ -20,6 +20,7 @@ from paddock.controller.decisions import (
     accepted_of,
     binding_of,
     candidates_of,
+    host_bytes_of,
     record_of,
     request_for,
     reservation_of,
@@ -361,7 +362,7 @@ class Reconciler:
             placement_hash=placement_hash(deployment),
             pull_policy=self._settings.image_pull_policy,
             user=self._settings.server_user,
-            host_bytes=accepted.need.host_bytes if record.gpu is not None else accepted.cpu_bytes,
+            host_bytes=host_bytes_of(accepted, record, self._ledger.fleet(self._world.nodes)),
             attempt=wanted.attempt,
         )
         pod = server_pod(deployment, wanted.number, record, binding, mounted, settings)

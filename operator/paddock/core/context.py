@@ -129,17 +129,24 @@ def _fits(request: Request, homes: Counter[str], fleet: Fleet) -> bool:
     total = sum(request.need_on(device) * homes[device.gpu] for device in devices)
     quotas = used(request.rules, fleet) if request.rules else {}
     hosts: Counter[str] = Counter()
+    pools: set[str] = set()
     for device in devices:
         own = request.need_on(device) * homes[device.gpu]
-        hosts[device.node] += request.host_need * homes[device.gpu]
+        hosts[device.node] += request.host_need_on(device) * homes[device.gpu]
+        pools |= {device.node} if device.in_host_memory else set()
         if own > device.available(fleet.reserve):
             return False
         beside = {name: size + total - own for name, size in quotas.items()}
         if request.rules and excess(request.rules, device, fleet.nodes.get(device.node), own, beside) is not None:
             return False
     claimed = fleet.host_claims()
-    nodes = ((fleet.nodes.get(name), size) for name, size in hosts.items())
-    return all(node is None or claimed.get(node.name, 0) + size <= fleet.host_limit(node) for node, size in nodes)
+    for name, size in hosts.items():
+        node = fleet.nodes.get(name)
+        if node is not None:
+            limit = fleet.pool_limit(node) if name in pools else fleet.host_limit(node)
+            if claimed.get(name, 0) + size > limit:
+                return False
+    return True
 
 
 def told(decision: Placement, need: int, context: int, fleet: Fleet) -> Placement:

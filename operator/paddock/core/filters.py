@@ -105,6 +105,12 @@ class Sums:
     """Host memory left, by node, where it is limited."""
     quotas: Mapping[str, int]
     """Bytes reserved under each rule with a quota."""
+    pool_of: Callable[[str], int]
+    """Host memory left on a node, by name, for devices that are in it."""
+
+    def host_left(self, device: Device) -> int:
+        """Give the bytes of host memory that are left for a server with this device."""
+        return self.pool_of(device.node) if device.in_host_memory else self.hosts.get(device.node, UNLIMITED)
 
 
 def sums_of(request: Request, fleet: Fleet) -> Sums:
@@ -114,7 +120,8 @@ def sums_of(request: Request, fleet: Fleet) -> Sums:
     def of_node(name: str) -> tuple[Verdict, str] | None:
         return node_refusal(fleet.nodes.get(name), request)
 
-    return Sums(of_node, fleet.host_left() if request.host_need else {}, used(request.rules, fleet))
+    hosts = fleet.host_left() if request.host_need else {}
+    return Sums(of_node, hosts, used(request.rules, fleet), cache(fleet.pool_left))
 
 
 def judge_all(request: Request, fleet: Fleet) -> tuple[Judged, ...]:
@@ -138,11 +145,11 @@ def judge(device: Device, request: Request, fleet: Fleet, sums: Sums) -> Judged:
         return Judged(device, Verdict.MODEL_TOO_BIG, "", available, capacity, need, need - capacity)
     if need > available:
         return Judged(device, Verdict.NO_ROOM, "", available, capacity, need, need - available)
-    left = sums.hosts.get(device.node, UNLIMITED)
-    if request.host_need > left:
-        why = f"needs {human(request.host_need)} of host memory, its node has {human(left)} left for models"
-        missing = request.host_need - left
-        return Judged(device, Verdict.HOST_MEMORY, why, available, capacity, need, missing, (request.host_need, left))
+    wanted, left = request.host_need_on(device), sums.host_left(device)
+    if wanted > left:
+        shared = ", which the device is in" if device.in_host_memory else ""
+        why = f"needs {human(wanted)} of host memory{shared}, its node has {human(left)} left for models"
+        return Judged(device, Verdict.HOST_MEMORY, why, available, capacity, need, wanted - left, (wanted, left))
     over = excess(request.rules, device, fleet.nodes.get(device.node), need, sums.quotas) if request.rules else None
     if over is not None:
         short = (over.required, over.left)

@@ -198,6 +198,14 @@ class Device:
         return self.backend in ("Vulkan", "SYCL") and self.raw_index is not None
 
     @property
+    def in_host_memory(self) -> bool:
+        """Whether its memory is its node's own: what one of them has is gone from the other.
+
+        Not where no figure of it is held against a model.
+        """
+        return self.type is DeviceType.INTEGRATED and self.budget != UNLIMITED
+
+    @property
     def exclusive(self) -> bool:
         """Whether one pod at a time has it, however much memory that leaves."""
         if self.holding is not None:
@@ -372,8 +380,19 @@ class Fleet:
         return limit_of(self.host_budget if node.budget is None else node.budget, node.memory)
 
     def host_claims(self) -> Mapping[str, int]:
-        """Give the bytes of host memory that servers with a device have, by node."""
+        """Give the bytes of host memory that servers with a device have, by node; a device in it counts, too."""
         return self.index.books.host_claims
+
+    def pool_limit(self, node: Node) -> int:
+        """Give the bytes of host memory that servers may have together with devices that are in it: never above all."""
+        limit = self.host_limit(node)
+        return limit if node.memory is None else min(limit, node.memory)
+
+    def pool_left(self, name: str) -> int:
+        """Give what is left of that on a node."""
+        node = self.nodes.get(name)
+        limit = UNLIMITED if node is None else self.pool_limit(node)
+        return limit if limit >= UNLIMITED else max(0, limit - self.host_claims().get(name, 0))
 
     def host_left(self) -> Mapping[str, int]:
         """Give the bytes of host memory that are left for models, by node where that is limited."""

@@ -34,7 +34,7 @@ class Books:
     at_node: Buckets[Names] = field(default_factory=Buckets)
     """The devices of each node."""
     host_claims: Mapping[str, int] = field(default_factory=dict)
-    """Bytes of host memory that servers with a device have, by node."""
+    """Bytes of host memory that servers with a device have, by node; of a device in host memory its own as well."""
     reserved: Mapping[str, int] = field(default_factory=dict)
     """Bytes reserved on devices, by namespace."""
 
@@ -49,7 +49,7 @@ class Books:
                 at_node.count(device.node, device.gpu, sign)
                 for claim in device.claims:
                     pods.count(claim.pod, device.gpu, sign)
-                    hosts[device.node] += sign * claim.host_bytes
+                    hosts[device.node] += sign * (claim.host_bytes + (claim.bytes if device.in_host_memory else 0))
                     reserved[claim.deployment.partition("/")[0]] += sign * claim.bytes
         return Books(pods.close(), at_node.close(), dict(hosts), dict(reserved))
 

@@ -119,6 +119,8 @@ class Replica:
     """What keeps it from running, as far as Kubernetes says."""
     waiting_message: str = ""
     node: str | None = None
+    address: str = ""
+    """IP address of the pod."""
     fetch_failed: bool = False
     """Whether its files cannot be fetched until somebody changes something."""
     altered: str = ""
@@ -225,6 +227,7 @@ def replica_of(pod: Mapping[str, Any]) -> Replica | None:
         waiting=waiting,
         waiting_message=waiting_message[:1000],
         node=(pod.get("spec") or {}).get("nodeName"),
+        address=status.get("podIP", ""),
         fetch_failed=fetched is not None and fetched.final,
         altered=altered,
     )

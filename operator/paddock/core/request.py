@@ -82,6 +82,10 @@ class Request:
             return self.need
         return max(round_up((self.need if known is None else known) + device.more), GRANULE)
 
+    def host_need_on(self, device: Device) -> int:
+        """Give the bytes of host memory that go with a device: where it is in host memory, what it has, too."""
+        return self.host_need + (self.need_on(device) if device.in_host_memory else 0)
+
     @property
     def least_need(self) -> int:
         """What it needs at least wherever that is, so that nobody need look further where there is less."""

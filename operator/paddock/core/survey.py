@@ -60,9 +60,10 @@ class Survey:
 
     def _beside(self, members: Members, need: int) -> None:
         """Look at what else than the device's own memory is needed."""
-        if self._full and members:
-            self._add(Verdict.HOST_MEMORY, tuple(one for one in members if one.device.node in self._full), need)
-            members = tuple(one for one in members if one.device.node not in self._full)
+        full = self._full_for(members)
+        if full and members:
+            self._add(Verdict.HOST_MEMORY, tuple(one for one in members if one.device.node in full), need)
+            members = tuple(one for one in members if one.device.node not in full)
         if self._request.rules and members:
             allowed = self._allowance(members[0], need)
             if not allowed.unlimited:
@@ -70,6 +71,13 @@ class Survey:
                 self._add(Verdict.OVER_QUOTA, tuple(one for one in members if one.gpu in over), need)
                 members = tuple(one for one in members if one.gpu not in over)
         self._add(Verdict.FITS, members, need)
+
+    def _full_for(self, members: Members) -> set[str]:
+        """Give the nodes that have too little host memory for these devices of a class."""
+        if not members or not members[0].device.in_host_memory:
+            return self._full
+        wanted = self._request.host_need_on(members[0].device)
+        return {node for node in {one.device.node for one in members} if wanted > self._sums.pool_of(node)}
 
     def _allowance(self, member: Member, need: int) -> Allowance:
         node = self._fleet.nodes.get(member.device.node)
@@ -106,8 +114,8 @@ class Survey:
             case Verdict.NO_ROOM:
                 return part.need - members[-1].available
             case Verdict.HOST_MEMORY:
-                return self._request.host_need - max(
-                    self._sums.hosts[node] for node in {m.device.node for m in members}
+                return self._request.host_need_on(members[0].device) - max(
+                    self._sums.host_left(one.device) for one in members
                 )
             case Verdict.OVER_QUOTA:
                 allowed = self._allowance(members[0], part.need)
@@ -122,8 +130,8 @@ class Survey:
             case Verdict.NO_ROOM:
                 return roomiest(members)[0]
             case Verdict.HOST_MEMORY:
-                left = self._request.host_need - least
-                return first(one for one in members if self._sums.hosts[one.device.node] == left)
+                left = self._request.host_need_on(members[0].device) - least
+                return first(one for one in members if self._sums.host_left(one.device) == left)
             case Verdict.OVER_QUOTA:
                 allowed = self._allowance(members[0], part.need)
                 return first(one for one in members if allowed.missing(one.device) == least)
