@@ -170,6 +170,32 @@ def test_what_a_branch_has_now_is_asked_for_each_new_deployment(site: Site) -> N
     assert inspected(site) == before + 1
 
 
+def test_where_the_node_has_the_files_nothing_is_fetched_and_no_secret_is_mounted(site: Site) -> None:
+    site.operator(**CACHE)
+    site.node(cached=[KEY])
+    behave(site)
+    pod = site.serve(model={"source": SOURCE, "secretRef": {"name": "hub"}, "sha256": "a" * 64})
+    assert "initContainers" not in pod["spec"]
+    assert [one["name"] for one in pod["spec"]["containers"]] == ["server", "hold"]
+    assert not [one for one in pod["spec"]["volumes"] if "secret" in one]
+    # Nobody has compared the node's file with this digest: the origin does not have it.
+    site.change("gemma", model={"sha256": "b" * 64})
+    pod = eventually(lambda: next((one for one in site.pods() if "initContainers" in one["spec"]), None))
+    assert "b" * 64 in pod["spec"]["initContainers"][0]["command"]
+
+
+def test_files_that_are_gone_when_the_server_starts_are_fetched_by_another_pod(site: Site) -> None:
+    site.operator(**CACHE)
+    site.node(cached=[KEY])
+    behave(site, files_gone=True)
+    site.apply("gemma", model={"source": SOURCE})
+    site.wait_for("Available", "True", "Serving", seconds=40)
+    (pod,) = site.pods()
+    assert pod["spec"]["initContainers"][0]["name"] == "fetch", "though the agent still says that they are there"
+    events = site.client.items(f"/api/v1/namespaces/{site.namespace}/events")
+    assert [one for one in events if one["reason"] == "ModelNotFound" and "the cache has no model" in one["message"]]
+
+
 def test_equal_cards_are_chosen_by_who_has_the_file(site: Site) -> None:
     site.operator(**CACHE)
     site.node("node1", cached=[])

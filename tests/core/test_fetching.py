@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from paddock.api.fetched import Origin
+from paddock.api.fetched import Origin, SourceFile
 from paddock.api.vocabulary import Annotation, Reason
 from paddock.core.deployment import Deployment, revision
 from paddock.core.failures import fetch_of, progress_in, shown
@@ -16,6 +16,7 @@ from paddock.core.fetching import (
     cached_file,
     header_name,
     header_pod,
+    is_there,
     prefetch_pod,
     sound,
     with_fetch,
@@ -122,6 +123,40 @@ def test_the_server_reads_from_the_cache_what_was_fetched_before() -> None:
     assert {"name": "model", "mountPath": "/model-cache"} in fetch["volumeMounts"]
     assert pod["spec"]["volumes"][0] == {"name": "model", "persistentVolumeClaim": {"claimName": "cache"}}
     assert pod["spec"]["securityContext"]["fsGroup"] == 65532, "a fresh folder of the node belongs to root"
+
+
+def test_a_server_whose_files_are_there_has_their_keeper_but_nothing_that_fetches() -> None:
+    of = wanted()
+    binding, mounted = bound(RTX_4080), cached_file("cache", ORIGIN)
+    pod = server_pod(of, 0, record(RTX_4080), binding, mounted, PodSettings("r", "p"))
+    pod = with_fetch(pod, of, orders(of), FETCHER, there=True)
+    assert "initContainers" not in pod["spec"]
+    assert [one["name"] for one in pod["spec"]["containers"]] == ["server", "hold"]
+    assert not [one for one in pod["spec"]["volumes"] if "secret" in one]
+    assert pod["spec"]["volumes"][0] == {"name": "model", "persistentVolumeClaim": {"claimName": "cache"}}
+
+
+@pytest.mark.parametrize(
+    ("keys", "sha256", "digests", "there"),
+    [
+        ({"sha256-aa", "x"}, None, [], True),
+        ({"x"}, None, [], False),
+        ({"sha256-aa"}, "a" * 64, ["sha256:" + "a" * 64], True),
+        ({"sha256-aa"}, "a" * 64, ["sha256:" + "b" * 64], False),
+        ({"sha256-aa"}, "a" * 64, [None], False),
+        ({"sha256-aa"}, "a" * 64, ["sha256:" + "a" * 64, None], False),
+    ],
+)
+def test_files_are_there_where_content_and_digest_are_known(
+    keys: set[str], sha256: str | None, digests: list[str | None], there: bool
+) -> None:
+    files = [SourceFile(name=f"{number}.gguf", bytes=1, digest=one) for number, one in enumerate(digests)]
+    of = wanted(**({"sha256": sha256} if sha256 is not None else {}))
+    assert of.spec is not None
+    order = Order(ORIGIN.model_copy(update={"files": files}), of.spec.model)
+    assert is_there([order], keys) is there
+    other = Order(ORIGIN.model_copy(update={"key": "other"}), of.spec.model)
+    assert not is_there([order, other], keys), "all of them are needed"
 
 
 def test_a_source_with_a_signature_is_asked_for_as_the_user_wrote_it() -> None:
@@ -261,6 +296,20 @@ def test_a_server_that_lacks_the_keeper_of_its_files_says_so() -> None:
     hold["started"] = True
     assert fetch_of(status) is None
     assert fetch_of(older) is None
+
+
+def test_without_a_container_that_fetches_the_keeper_alone_tells_of_the_files() -> None:
+    hold: dict[str, Any] = {"name": "hold", "restartCount": 0, "started": True, "state": {"running": {}}}
+    assert fetch_of({"containerStatuses": [hold]}) is None
+    line = json.dumps({"event": "failed", "failure": "NotFound", "message": "gone", "retry": False})
+    ended = {"name": "hold", "restartCount": 0, "state": {"terminated": {"exitCode": 4, "message": line}}}
+    found = fetch_of({"containerStatuses": [ended]})
+    assert found is not None
+    assert (found.reason, found.message, found.final) == (Reason.MODEL_NOT_FOUND, "gone", True)
+    waiting = {"name": "hold", "state": {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}}
+    found = fetch_of({"containerStatuses": [waiting]})
+    assert found is not None
+    assert (found.reason, found.message, found.final) == (Reason.IMAGE_PULL_FAILED, "no such image", False)
 
 
 def test_files_that_were_removed_before_the_server_opened_them_are_fetched_by_another_pod() -> None:

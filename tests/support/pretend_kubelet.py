@@ -76,6 +76,8 @@ class Behaviour:
     """What the container prints that fetches files; it runs as long as this is not empty."""
     fetch_failure: str = ""
     """Last words of that container when it fails."""
+    files_gone: bool = False
+    """Whether a pod that does not fetch finds no files: its keeper says so."""
 
 
 @dataclass
@@ -215,6 +217,8 @@ class PretendKubelet:
             await self._fetch_ahead(pod, behaviour)
         elif "initContainers" in pod["spec"] and (behaviour.fetch_log or behaviour.fetch_failure):
             await self._fetch(pod, behaviour)
+        elif behaviour.files_gone and "initContainers" not in pod["spec"]:
+            await self._find_nothing(pod)
         elif behaviour.refused > 0:
             behaviour.refused -= 1
             message = "Allocate failed due to no healthy devices"
@@ -237,6 +241,13 @@ class PretendKubelet:
         known = pod.get("status", {}).get("initContainerStatuses") or [{}]
         if known[0].get("state") != one["state"]:
             await self._patch(pod, {"initContainerStatuses": [one]})
+
+    async def _find_nothing(self, pod: Pod) -> None:
+        """Have server and keeper fail for the want of the files."""
+        keeper = _ended("hold", 4)
+        words = {"event": "failed", "failure": "NotFound", "message": "the cache has no model", "retry": False}
+        keeper["state"]["terminated"]["message"] = json.dumps(words)
+        await self._patch(pod, {"phase": "Running", "containerStatuses": [keeper, _ended("server", 1)]})
 
     async def _run_container(self, pod: Pod, *, restarts: int, ready: bool) -> None:
         truth = "True" if ready else "False"

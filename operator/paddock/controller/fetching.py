@@ -24,7 +24,16 @@ from paddock.controller.store import World
 from paddock.core.companions import wanted_of
 from paddock.core.deployment import Deployment
 from paddock.core.failures import FETCH, TOLD, fetch_of, progress_in, shown
-from paddock.core.fetching import Order, cache_root, cached_file, prefetch_name, prefetch_pod, told, with_fetch
+from paddock.core.fetching import (
+    Order,
+    cache_root,
+    cached_file,
+    is_there,
+    prefetch_name,
+    prefetch_pod,
+    told,
+    with_fetch,
+)
 from paddock.core.mounting import Shelved, volume_of, with_companions
 from paddock.core.objects import mounted_of, root_claim_name
 from paddock.core.plan import Plan
@@ -40,6 +49,8 @@ MOST_NODES = 10
 """Nodes that a status names."""
 MOST_PREFETCHES = 4
 """Nodes that fetch ahead of need for one deployment at the same time."""
+MISTRUST = 600.0
+"""Seconds for which pods look for their files themselves after one did not find what its node was said to have."""
 FIRST_PAUSE, LONGEST_PAUSE = 30.0, 900.0
 """Seconds after a fetch ahead of need has failed on a node until it is tried again there."""
 
@@ -59,6 +70,8 @@ class Fetching:
         """By uid of the pod."""
         self._known: dict[str, ModelStatus] = {}
         """What is to be written to a deployment's status and may not be there yet."""
+        self._missed: dict[str, float] = {}
+        """When files of a deployment were last not found where they were said to be."""
         self._failed: dict[str, tuple[int, float]] = {}
         """By namespace/name of a pod that fetches ahead of need: failures, and until when it is not made again."""
 
@@ -66,6 +79,7 @@ class Fetching:
         """Drop what is remembered of a deployment that is gone."""
         self._looked.pop(key, None)
         self._known.pop(key, None)
+        self._missed.pop(key, None)
         namespace = f"{key.partition('/')[0]}/"
         now = asyncio.get_running_loop().time()
         for pod in [pod for pod, (_, until) in self._failed.items() if pod.startswith(namespace) and until < now]:
@@ -75,6 +89,7 @@ class Fetching:
         """Have the source looked at anew when a pod did not find what it was told to fetch."""
         if one.fetch_failed and one.waiting in (Reason.CORRUPT, Reason.MODEL_NOT_FOUND):
             key = f"{one.namespace}/{one.deployment}"
+            self._missed[key] = asyncio.get_running_loop().time()
             deployment = self._world.deployments.get(key)
             model = deployment.spec.model if deployment is not None and deployment.spec is not None else None
             wanted = wanted_of(model, self._settings.model_roots) if model is not None else ()
@@ -126,7 +141,15 @@ class Fetching:
         if not orders:
             return pod
         volume = volume_of(pod, self._claim(accepted, node))
-        return with_fetch(pod, deployment, orders, self._settings.fetcher, volume)
+        there = accepted.cache_claim is None and self._is_there(deployment, orders, node)
+        return with_fetch(pod, deployment, orders, self._settings.fetcher, volume, there=there)
+
+    def _is_there(self, deployment: Deployment, orders: Sequence[Order], node: str | None) -> bool:
+        """Tell whether a node has all files, as far as its agent says; nobody is believed who was wrong just now."""
+        missed = self._missed.get(deployment.key)
+        if node is None or (missed is not None and asyncio.get_running_loop().time() < missed + MISTRUST):
+            return False
+        return is_there(orders, self._remote.keys(node))
 
     # -- progress and status ----------------------------------------------------------------------------------------
 

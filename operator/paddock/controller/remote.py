@@ -110,6 +110,10 @@ class Remote:
         """Give which content a deployment's source has, as far as its status says."""
         return stored_origin(deployment)
 
+    def keys(self, node: str) -> frozenset[str]:
+        """Give the contents that a node's cache has, as far as its agent says."""
+        return self._keys(node) or frozenset()
+
     def has_cache(self, node: str) -> bool:
         """Tell whether a node has a cache."""
         return self._keys(node) is not None

@@ -43,9 +43,11 @@ class Fetch:
 def fetch_of(status: Mapping[str, Any]) -> Fetch | None:
     """Give what the status of a server's pod says of its files; None when there is nothing left to fetch."""
     own = {one["name"]: one for one in status.get("initContainerStatuses") or ()}
+    beside = {one["name"]: one for one in status.get("containerStatuses") or ()}
+    keeper = beside.get(HOLD) or own.get(HOLD) or {}  # servers of older operators have it among the initial ones
     one = own.get(FETCH)
     if one is None:
-        return None
+        return _keeper(keeper)
     state = one.get("state") or {}
     if "running" in state:
         return Fetch(Reason.FETCHING, "its files are fetched")
@@ -55,13 +57,15 @@ def fetch_of(status: Mapping[str, Any]) -> Fetch | None:
     ended = state.get("terminated") or (one.get("lastState") or {}).get("terminated") or {}
     if ended and ended.get("exitCode") != 0:
         return _failed(ended, one.get("restartCount", 0))
-    beside = {one["name"]: one for one in status.get("containerStatuses") or ()}
-    return _keeper(beside.get(HOLD) or own.get(HOLD) or {})  # servers of older operators have it among the initial ones
+    return _keeper(keeper)
 
 
 def _keeper(one: Mapping[str, Any]) -> Fetch | None:
     """Give why the server gets no traffic for the want of the container that keeps its files."""
     state = one.get("state") or {}
+    waiting = state.get("waiting") or {}
+    if waiting.get("reason") in _PULLING:
+        return Fetch(Reason.IMAGE_PULL_FAILED, waiting.get("message", waiting["reason"]))
     ended = state.get("terminated") or (one.get("lastState") or {}).get("terminated") or {}
     return None if one.get("started") or not ended else _failed(ended, one.get("restartCount", 0))
 

@@ -7,7 +7,7 @@ the server itself never sees that Secret, and reads the cache only.
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -157,12 +157,34 @@ def cache_pod(name: str, namespace: str, claim: str, command: Sequence[str], fet
     }
 
 
+def is_there(orders: Sequence[Order], keys: Collection[str]) -> bool:
+    """Tell whether a cache that holds these contents has all that is ordered, so that there is nothing to fetch.
+
+    A cache shows a content only once it is whole and was checked. A digest that the user gives is compared with what
+    the origin says of its one file; where that says nothing, the container that fetches has to look.
+    """
+    return all(one.origin.key in keys and _has_digest(one) for one in orders)
+
+
+def _has_digest(order: Order) -> bool:
+    wanted, files = order.spec.sha256, order.origin.files
+    return wanted is None or (len(files) == 1 and files[0].digest == f"sha256:{wanted.lower()}")
+
+
 def with_fetch(
-    pod: dict[str, Any], deployment: Deployment, orders: Sequence[Order], fetcher: Fetcher, volume: str = VOLUME
+    pod: dict[str, Any],
+    deployment: Deployment,
+    orders: Sequence[Order],
+    fetcher: Fetcher,
+    volume: str = VOLUME,
+    *,
+    there: bool = False,
 ) -> dict[str, Any]:
     """Give a server's pod the container that fetches its files first, and one that keeps them from being cleaned away.
 
-    The pod's volume of this name is the cache, which these two may write to. The server mounts it read-only.
+    The pod's volume of this name is the cache, which these two may write to. The server mounts it read-only. Where the
+    files are `there` already nothing is fetched: no Secret is mounted, and a second of waiting for a container that
+    finds them is saved. If they are gone by then, the keeper says so.
 
     The keeper stands behind the server and not before it: kubelets start containers of one kind at once, but look for
     the end or the start of an initial one only about once a second. Both open the files equally soon.
@@ -172,9 +194,10 @@ def with_fetch(
     hold = _container(HOLD, ["hold", *keys, "--cache", CACHE_MOUNT], fetcher, cache=volume)
     # As long as the server answers its last requests.
     hold["lifecycle"] = {"preStop": {"sleep": {"seconds": DRAIN_SECONDS}}}
-    pod["spec"]["initContainers"] = [_fetch(spec, orders, fetcher, volume)]
+    if not there:
+        pod["spec"]["initContainers"] = [_fetch(spec, orders, fetcher, volume)]
     pod["spec"]["containers"].append(hold)
-    _common(pod, spec, fetcher, [one.secret for one in orders], inherited=True)
+    _common(pod, spec, fetcher, [] if there else [one.secret for one in orders], inherited=True)
     for one in pod["spec"]["volumes"]:
         if one["name"] == volume:
             one["persistentVolumeClaim"].pop("readOnly", None)
