@@ -118,6 +118,8 @@ def test_the_server_reads_from_the_cache_what_was_fetched_before() -> None:
     assert server["name"] == "server", "what kubectl logs and the like look at is the first"
     assert hold["command"][3:] == ["hold", "sha256-aa", "--cache", "/model-cache"]
     assert hold["lifecycle"] == server["lifecycle"], "it holds as long as the server drains"
+    assert hold["startupProbe"]["httpGet"] == {"path": "/health", "port": server["ports"][0]["containerPort"]}
+    assert hold["startupProbe"]["failureThreshold"] > server["startupProbe"]["failureThreshold"]
     assert server["args"][:2] == ["-m", "/model-cache/models/sha256-aa/model-Q8_0.gguf"]
     assert {"name": "model", "mountPath": "/model-cache", "readOnly": True} in server["volumeMounts"]
     assert {"name": "model", "mountPath": "/model-cache"} in fetch["volumeMounts"]

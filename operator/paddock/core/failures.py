@@ -67,7 +67,7 @@ def _keeper(one: Mapping[str, Any]) -> Fetch | None:
     if waiting.get("reason") in _PULLING:
         return Fetch(Reason.IMAGE_PULL_FAILED, waiting.get("message", waiting["reason"]))
     ended = state.get("terminated") or (one.get("lastState") or {}).get("terminated") or {}
-    return None if one.get("started") or not ended else _failed(ended, one.get("restartCount", 0))
+    return None if one.get("started") or "running" in state or not ended else _failed(ended, one.get("restartCount", 0))
 
 
 def _failed(ended: Mapping[str, Any], restarts: int) -> Fetch:

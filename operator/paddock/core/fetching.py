@@ -17,7 +17,16 @@ from paddock.api.source import Companion, ModelSpec
 from paddock.api.vocabulary import Annotation, Label
 from paddock.core.deployment import Deployment
 from paddock.core.failures import FETCH, HOLD
-from paddock.core.pod import DRAIN_SECONDS, RESTRICTED_CONTAINER, SERVER_USER, Mounted, restricted, verbatim
+from paddock.core.pod import (
+    DRAIN_SECONDS,
+    MOST_SECONDS,
+    PORT,
+    RESTRICTED_CONTAINER,
+    SERVER_USER,
+    Mounted,
+    restricted,
+    verbatim,
+)
 from paddock.core.source import ModelRoot, parse_remote
 
 CACHE_MOUNT = "/model-cache"
@@ -192,6 +201,11 @@ def with_fetch(
     spec = _spec(deployment)
     keys = [one.origin.key for one in orders]
     hold = _container(HOLD, ["hold", *keys, "--cache", CACHE_MOUNT], fetcher, cache=volume)
+    # A kubelet takes in a gate that was opened only with a change of its own that it finds when it looks at the pod as
+    # a whole, about once a second, and learns of a server's readiness in between. A keeper that is up when the server
+    # is up is such a change: the pod is Ready a second sooner. A server that does not come up is not the keeper's end.
+    up = {"path": "/health", "port": PORT}
+    hold["startupProbe"] = {"httpGet": up, "periodSeconds": 1, "timeoutSeconds": 2, "failureThreshold": MOST_SECONDS}
     # As long as the server answers its last requests.
     hold["lifecycle"] = {"preStop": {"sleep": {"seconds": DRAIN_SECONDS}}}
     if not there:
