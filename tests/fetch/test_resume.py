@@ -13,6 +13,7 @@ import pytest
 
 from paddock.fetch import get as getting
 from paddock.fetch import journal
+from paddock.fetch.download import SPAN, span
 from paddock.fetch.failures import FetchError
 from paddock.fetch.journal import BLOCK, Journal
 from support.fetch_site import add_repository, sha256
@@ -195,3 +196,20 @@ def test_progress_of_a_file_of_forty_gigabytes_is_counted_in_blocks(tmp_path: Pa
         assert one.count == size // journal.BLOCK
         one.done[:5000] = bytes([1]) * 5000
         assert one.bytes_done == 5000 * BLOCK
+
+
+@pytest.mark.parametrize("blocks", [1, 3, 50, 129, 1000])
+@pytest.mark.parametrize("workers", [1, 4, 8])
+def test_workers_that_are_equally_fast_end_together_after_few_requests(blocks: int, workers: int) -> None:
+    ends, taken, asked = [0] * workers, 0, 0
+    while taken < blocks:
+        size = min(span(taken, blocks - taken, workers), blocks - taken)
+        first = min(range(workers), key=ends.__getitem__)
+        ends[first] += size
+        taken, asked = taken + size, asked + 1
+    assert max(ends) - min(ends) <= 1
+    assert asked <= blocks / SPAN + 5 * workers
+
+
+def test_the_first_requests_are_short_for_the_hash_to_begin_with() -> None:
+    assert [span(taken, 1000 - taken, 4) for taken in (0, 1, 4, 8, 16, 500)] == [1, 1, 1, 2, 4, SPAN]

@@ -32,6 +32,15 @@ Report = Callable[[int, int, str | None], None]
 """Called about once a second with the bytes that are here, those that came in this run, and what is waited for."""
 
 
+def span(taken: int, missing: int, workers: int) -> int:
+    """Give the blocks of the next request.
+
+    Few at first, so that the hash, which goes from the beginning, need not wait for a long one; and few at last, so
+    that all workers end at about the same time.
+    """
+    return max(1, min(SPAN, taken // workers, missing // workers))
+
+
 class Download:
     """Fetches the blocks that are missing; everything here is shared by its threads, under one condition."""
 
@@ -39,6 +48,7 @@ class Download:
         self._file, self._transport, self._settings = file, transport, settings
         self._change = threading.Condition()
         self._taken = bytearray()
+        self._workers = 1
         self._failure: Exception | None = None
         self._digest = ""
         self._fetched = 0
@@ -80,7 +90,7 @@ class Download:
 
     def _run(self, report: Report) -> None:
         workers = self._settings.connections if self._file.ranges else 1
-        workers = max(1, min(workers, self._journal.count))
+        self._workers = workers = max(1, min(workers, self._journal.count))
         threads = [threading.Thread(target=self._guarded, args=(self._work,), daemon=True) for _ in range(workers)]
         threads.append(threading.Thread(target=self._guarded, args=(self._hash,), daemon=True))
         for thread in threads:
@@ -135,7 +145,11 @@ class Download:
             while self._failure is None:
                 first = self._taken.find(0)
                 if first >= 0:
-                    most = first + SPAN if self._file.ranges else self._journal.count
+                    most = (
+                        first + span(self._taken.count(1), self._taken.count(0), self._workers)
+                        if self._file.ranges
+                        else self._journal.count
+                    )
                     end = self._taken.find(1, first, most)
                     last = end if end >= 0 else min(most, self._journal.count)
                     self._taken[first:last] = bytes([1]) * (last - first)
