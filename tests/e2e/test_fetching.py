@@ -278,6 +278,21 @@ def test_an_object_store(namespace: str, web: Web) -> None:
     assert fetched(namespace, pod["metadata"]["name"]) == file.stat().st_size
 
 
+def test_a_store_of_google(namespace: str, web: Web, tmp_path: Path) -> None:
+    if not Programs(cache_folder()).gcs.is_file():
+        pytest.skip("the server of Google's interface was not compiled yet: tests/cluster/build.sh gcs")
+    _, file = web.offer("gs")
+    (tmp_path / "data" / "models").mkdir(parents=True)
+    shutil.copy(file, tmp_path / "data" / "models" / "tiny.gguf")
+    with stores.gcs(tmp_path, CONTROL_PLANE_IP) as address:
+        give_secret(namespace, "account", **{"serviceAccount.json": stores.google_account(address)})
+        kit.put(namespace, remote("gs", "gs://models/tiny.gguf", {"uuid": RTX_PRO_6000}, secretRef={"name": "account"}))
+        kit.wait_available(namespace, "gs", seconds=120)
+    answers(namespace, "gs")
+    (pod,) = kit.pods(namespace)
+    assert fetched(namespace, pod["metadata"]["name"]) == file.stat().st_size
+
+
 def test_projector_adapter_and_draft_model_serve_beside_a_model(namespace: str, web: Web) -> None:
     """Four files of as many sources, on one pretend card; the log proves where each of them is."""
     source, file = web.offer("beside")

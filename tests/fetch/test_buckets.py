@@ -1,8 +1,7 @@
-"""s3:// from a real S3 server; gs:// and az:// from likenesses of theirs, which check no signature."""
+"""s3:// from a real S3 server; gs:// from one of that interface and az:// from a likeness, which check no signature."""
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -13,7 +12,7 @@ from paddock.fetch.credentials import Credentials
 from paddock.fetch.failures import FetchError
 from support.fetch_site import Site, sha256
 from support.gguf_writer import write_split
-from support.stores import ACCESS, SECRET, s3
+from support.stores import ACCESS, SECRET, gcs, google_account, s3
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,18 +86,47 @@ def put(site: Site, path: str, model: Path) -> None:
     site.headers[path] = {"Last-Modified": "Mon, 30 Nov 2026 10:00:00 GMT"}
 
 
-def test_an_object_of_google(node: Node, model: Path) -> None:
-    put(node.site, "/bucket/a/model.gguf", model)
-    account = {
-        "gcs_base_url": node.site.address,
-        "disable_oauth": True,
-        "client_email": "",
-        "private_key": "",
-        "private_key_id": "",
-    }
-    credentials = Credentials(service_account=json.dumps(account))
-    done = node.get("gs://bucket/a/model.gguf", credentials)
-    assert done.files[0].digest == "sha256:" + sha256(model)
+def google(address: str) -> Credentials:
+    return Credentials(service_account=google_account(address))
+
+
+@pytest.fixture(scope="module")
+def google_store(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Iterator[Credentials]:
+    folder = tmp_path_factory.mktemp("gcs")
+    bucket = folder / "data" / BUCKET
+    (bucket / "a").mkdir(parents=True)
+    shutil.copy(model, bucket / "a" / "model.gguf")
+    for path in write_split(tmp_path_factory.mktemp("gcs-split"), "big", 2):
+        shutil.copy(path, bucket / path.name)
+    with gcs(folder) as address:
+        yield google(address)
+
+
+def test_an_object_of_google_is_fetched_by_ranges_and_once(node: Node, model: Path, google_store: Credentials) -> None:
+    source = f"gs://{BUCKET}/a/model.gguf"
+    done = node.get(source, google_store, digests={"": "sha256:" + sha256(model)})
+    assert (node.cache.folder / done.path).read_bytes() == model.read_bytes()
+    assert done.fetched == model.stat().st_size
+    assert node.get(source, google_store).fetched == 0
+    assert node.leftovers() == []
+
+
+def test_all_parts_of_a_split_model_come_from_google(node: Node, google_store: Credentials) -> None:
+    done = node.get(f"gs://{BUCKET}/big-00001-of-00002.gguf", google_store)
+    assert [file.name for file in done.files] == ["big-00001-of-00002.gguf", "big-00002-of-00002.gguf"]
+
+
+@pytest.mark.parametrize("source", [f"gs://{BUCKET}/none.gguf", "gs://nobucket/model.gguf"])
+def test_what_google_does_not_have_is_not_found(node: Node, google_store: Credentials, source: str) -> None:
+    with pytest.raises(FetchError) as caught:
+        node.get(source, google_store, node.settings(patience=0.2))
+    assert caught.value.failure == "NotFound"
+
+
+def test_google_out_of_reach_is_unreachable(node: Node) -> None:
+    with pytest.raises(FetchError) as caught:
+        node.get(f"gs://{BUCKET}/model.gguf", google("http://127.0.0.1:1"), node.settings(patience=0.2))
+    assert caught.value.failure == "Unreachable"
 
 
 def test_a_blob_of_azure(node: Node, model: Path) -> None:

@@ -1,4 +1,7 @@
-"""A real OCI registry and a real S3 server on the loopback address, built from Go modules when first needed."""
+"""A real OCI registry, a real S3 server and a server of Google's interface on the loopback address.
+
+They are built from Go modules when first needed.
+"""
 
 from __future__ import annotations
 
@@ -159,3 +162,22 @@ def s3(folder: Path, bucket: str, host: str = "127.0.0.1") -> Iterator[str]:
     ]
     with _running(command, (host, port), folder / "log", ROOT_ACCESS_KEY=ACCESS, ROOT_SECRET_KEY=SECRET):
         yield f"http://{host}:{port}"
+
+
+@contextmanager
+def gcs(folder: Path, host: str = "127.0.0.1") -> Iterator[str]:
+    """Run a server of Google's interface, whose buckets are the folders of folder/data; gives its address."""
+    program, port = built("gcs", Programs(cache_folder()).gcs), free_port()
+    command: list[str | Path] = [
+        program,
+        *("-scheme", "http", "-host", host, "-port", str(port), "-public-host", f"{host}:{port}"),
+        *("-backend", "memory", "-data", folder / "data", "-log-level", "warn"),
+    ]
+    with _running(command, (host, port), folder / "log"):
+        yield f"http://{host}:{port}"
+
+
+def google_account(address: str) -> str:
+    """Give the serviceAccount.json that leads to such a server, which wants no token."""
+    nobody = {"client_email": "", "private_key": "", "private_key_id": ""}
+    return json.dumps({"gcs_base_url": address, "disable_oauth": True, **nobody})
