@@ -61,22 +61,15 @@ test-pure: setup ## Tests of the pure core (seconds)
 	@$(PYTEST) tests/core
 
 # Three parts beside each other: on the real cluster, and of the operator at a real API server, tests mostly wait.
+VERBOSE := $(BIN)/python -u -m pytest -v --durations=10
 test: build check ## Everything that CI runs
 	@$(BIN)/python tests/cluster/cluster.py up
 	PYTHON=$(BIN)/python tests/cluster/build.sh registry s3
-	mkdir -p build
-	echo 'tests on the real cluster (about 18 minutes) and of the operator (about 10) run in the background; their output follows'
-	$(PYTEST) --durations=10 -m 'e2e and not long' tests >build/test-e2e.log 2>&1 & cluster=$$!
-	$(PYTEST) --durations=10 -m 'not e2e and not long and not gpu' tests/controller >build/test-controller.log 2>&1 & operator=$$!
-	trap "kill $$cluster $$operator 2>/dev/null || true" EXIT
-	failed=0
-	PADDOCK_EXAMPLES=60 $(PYTEST) --durations=10 -m 'not e2e and not long and not gpu' tests --ignore=tests/controller || failed=$$?
-	wait $$operator || failed=$$?
-	cat build/test-controller.log
-	wait $$cluster || failed=$$?
-	trap - EXIT
-	cat build/test-e2e.log
-	exit $$failed
+	echo 'three parts beside each other: on the real cluster (about 18 minutes), of the operator (about 10), and all else (about 15)'
+	exec $(BIN)/python tests/parts.py build \
+	  "cluster: $(VERBOSE) -m 'e2e and not long' tests" \
+	  "operator: $(VERBOSE) -m 'not e2e and not long and not gpu' tests/controller" \
+	  "rest: env PADDOCK_EXAMPLES=60 $(VERBOSE) -m 'not e2e and not long and not gpu' tests --ignore=tests/controller"
 
 test-e2e: cluster ## Tests on the real cluster
 	@$(PYTEST) -m 'e2e and not long' tests
