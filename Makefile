@@ -40,7 +40,8 @@ cluster: build ## Start the local cluster: two real nodes with pretend GPUs
 clean-cluster: setup ## Remove the local cluster without a trace
 	@$(BIN)/python tests/cluster/cluster.py down
 
-demo: build ## From a bare machine to an answered chat on the chosen GPU (CLUSTER=local|current|kind)
+# Only the local cluster has to be built.
+demo: $(if $(filter kind current,$(CLUSTER)),setup,build) ## From a bare machine to an answered chat on the chosen GPU (CLUSTER=local|current|kind)
 	@tests/demo/demo.sh
 
 check: setup ## Linters, types, import walls, generated files

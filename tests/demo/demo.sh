@@ -3,16 +3,22 @@
 #
 #   CLUSTER=local     a real cluster on this machine, with pretend GPUs (default)
 #   CLUSTER=current   the cluster that KUBECONFIG names; its nodes need GPUs, and gemma.gguf in the model root
-#   CLUSTER=kind      a kind cluster; needs docker and kind
+#   CLUSTER=kind      a kind cluster
+# The last two need kubectl and helm, kind also kind and docker; nothing is built for them but images.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . tests/cluster/versions.env
-bin=.venv/bin
+bin=${BIN:-.venv/bin}
 kind=${CLUSTER:-local}
 namespace=${NAMESPACE:-demo}
 began=$SECONDS
 values=()
 step() { printf '\n\033[1m%s\033[0m %s\n' "==>" "$*"; }
+need() {
+  local lacking=()
+  for program in "$@"; do command -v "$program" >/dev/null || lacking+=("$program"); done
+  [ "${#lacking[@]}" = 0 ] || fail "CLUSTER=$kind needs ${lacking[*]} in PATH"
+}
 fail() { printf '\nPADDOCK DEMO FAILED %s\n' "$*" >&2; exit 1; }
 
 case $kind in
@@ -23,13 +29,17 @@ case $kind in
     export KUBECONFIG PATH="$PADDOCK_CACHE/kubernetes-$KUBERNETES_VERSION:$PADDOCK_CACHE/helm-$HELM_VERSION:$PATH"
     ;;
   current)
+    need kubectl helm
     step "The cluster of your kubeconfig: $(kubectl config current-context)"
     ;;
   kind)
-    { command -v kind && command -v docker; } >/dev/null || fail "CLUSTER=kind needs kind and docker"
-    step "A kind cluster (about 2 minutes)"
-    export LLAMA_CPP_BUILD
-    tests/demo/kind.sh
+    need kind docker kubectl helm
+    docker info >/dev/null 2>&1 || fail "CLUSTER=kind needs a container engine: docker info does not answer; is it started, and may you use it?"
+    step "A kind cluster, with Paddock's images built for it (about 5 minutes)"
+    # A kubeconfig of its own: yours, and which cluster is current there, stay as they are.
+    mkdir -p build
+    export LLAMA_CPP_BUILD KUBECONFIG="$PWD/build/kind.kubeconfig"
+    tests/demo/kind.sh || fail "the kind cluster could not be made ready; the lines above say why"
     # kind's nodes have no GPU and no NVIDIA toolkit: one plain pool of agents, and the CPU.
     values=(--set-json 'agents=[{"name":"cpu"}]')
     ;;
@@ -97,6 +107,8 @@ printf '\nTook %d s. The cluster stays up. To look around:\n' "$((SECONDS - bega
 if [ "$kind" = local ]; then
   printf '  export KUBECONFIG=%s PATH=%s:$PATH\n' "$KUBECONFIG" "$PADDOCK_CACHE/kubernetes-$KUBERNETES_VERSION"
 fi
+if [ "$kind" = kind ]; then printf '  export KUBECONFIG=%s\n' "$KUBECONFIG"; fi
 printf '  kubectl get mdep,gpus -A\n  %s/paddock explain -n %s gemma\n' "$bin" "$namespace"
 if [ "$kind" = local ]; then printf 'make clean-cluster removes it.\n'; fi
+if [ "$kind" = kind ]; then printf 'kind delete cluster --name paddock removes it.\n'; fi
 printf 'PADDOCK DEMO OK model=gemma node=%s device=%s id=%s tokens=%s\n' "$node" "$device" "$id" "$tokens"
