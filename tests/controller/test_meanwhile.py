@@ -26,12 +26,14 @@ from paddock.controller.moves import Moves
 from paddock.controller.parts import Parts
 from paddock.controller.proof import Prover
 from paddock.controller.reader import MARK
+from paddock.controller.reconcile import Reconciler
 from paddock.controller.remote import Remote
 from paddock.controller.services import Services
 from paddock.controller.settings import Settings
 from paddock.controller.store import Replicas, node_of
 from paddock.core.deployment import deployment_of
 from paddock.core.placement import place
+from paddock.core.plan import Plan, Wanted
 from paddock.core.request import request_of
 from paddock.core.rules import Leave, Rule
 from paddock.core.source import parse_any
@@ -278,6 +280,46 @@ async def test_nobody_is_asked_to_leave_for_one_that_is_gone_or_asks_otherwise_b
     only = made.ledger.fleet(made.world.nodes).with_devices(gone=[OTHER.gpu])
     await moves.make_room(asks, "default/high-0", request, lambda: (only, place(request, only)))
     assert bool(stored(cluster, "promises")) == (meanwhile == "nothing")
+
+
+# -- a look at one deployment ------------------------------------------------------------------------------------------
+
+
+def reconciler(made: Controller) -> Reconciler:
+    parts = Parts(made.ledger, Mock(), Mock(), Mock(), made._health, Mock(), Mock(), lambda: None)
+    return Reconciler(made.cluster, SETTINGS, made.world, parts, lambda _key, _after: None, lambda _: False)
+
+
+async def test_a_pod_that_goes_while_anothers_reservation_is_put_back_is_not_booked_for() -> None:
+    cluster, made = operator()
+    of = deployment(replicas=2)
+    both = [replica(of, number, record=record(CARD)) for number in range(2)]
+    made.world.replicas._all |= {one.key: one for one in both}
+    made.world.replicas._of[of.key] = {one.key for one in both}
+    cluster.after["/status"] = [lambda: made.pod_gone(both[1])]
+    await reconciler(made)._records.restore(of)
+    assert stored(cluster) == [both[0].key]
+
+
+@pytest.mark.parametrize("change", ["nothing", "deleted", "changed", "leaves"])
+async def test_no_pod_is_made_for_a_spec_that_is_not_any_more(change: str) -> None:
+    """While the header was read its owner has deleted or changed it."""
+    _, made = operator()
+    there = body(uid="u")
+    made.world.deployments.apply("ADDED", there)
+    known = made.world.deployments.get("default/gemma")
+    assert known is not None
+    meta = {**there["metadata"], "resourceVersion": "9"}
+    if change == "deleted":
+        made.world.deployments.apply("DELETED", there)
+    elif change == "changed":
+        made.world.deployments.apply("MODIFIED", {**there, "metadata": {**meta, "generation": 2}})
+    elif change == "leaves":
+        made.world.deployments.apply("MODIFIED", {**there, "metadata": {**meta, "deletionTimestamp": NOW}})
+    look = reconciler(made)
+    started = look._start = AsyncMock(return_value=None)  # type: ignore[method-assign]
+    await look._fill(known, Plan(wanted=(Wanted(0),)), Mock(open=False))
+    assert started.await_count == (change == "nothing")
 
 
 # -- services and evidence ---------------------------------------------------------------------------------------------

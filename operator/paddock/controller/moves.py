@@ -158,12 +158,12 @@ class Moves:
     ) -> Finding | None:
         """Find who has to leave, write the promise, and only then have them looked at."""
         begin = asyncio.get_running_loop().time()
-        if not self._is_wanted(deployment):
+        if not self._world.deployments.is_current(deployment):
             return None
         _, refusal = ask()
         offer = await self._offer(deployment, leave, refusal)
         fleet, refusal = ask()
-        if isinstance(refusal, Placement) or not self._is_wanted(deployment):
+        if isinstance(refusal, Placement) or not self._world.deployments.is_current(deployment):
             self._look_again(deployment.key, 0.0)
             return None
         found = rearrange(request, fleet, offer.tenants, offer.limits, deployment.key)
@@ -185,12 +185,6 @@ class Moves:
         for one in promise.leaving:
             self._look_again(one.deployment, 0.0)
         return await self._standing(deployment, gpu, promise)
-
-    def _is_wanted(self, deployment: Deployment) -> bool:
-        """Tell whether a deployment is still as it was: nobody is to leave for one that is gone, or asks otherwise."""
-        latest = self._world.deployments.get(deployment.key)
-        same = latest is not None and (latest.uid, latest.generation) == (deployment.uid, deployment.generation)
-        return same and latest is not None and not latest.deleting
 
     def _leaving(self, found: Rearrangement) -> list[Leaving]:
         asked = [(one.tenant, True) for one in found.moves] + [(one, False) for one in found.evictions]
@@ -266,7 +260,7 @@ class Moves:
         promised = {gpu for gpu, _ in self._ledger.promises()}
         if isinstance(refusal, Placement) or refusal.nearest is None or refusal.nearest.device.gpu in promised:
             return None
-        if not self._is_wanted(deployment):
+        if not self._world.deployments.is_current(deployment):
             return None
         gpu = refusal.nearest.device.gpu
         message = f"it has waited for more than {leave.hold_after} seconds"

@@ -228,6 +228,9 @@ class Reconciler:
             name = pod.partition("/")[2]
             if name in leaving:
                 continue
+            if not self._world.deployments.is_current(deployment):
+                refused = refused or Finding("Unknown", Reason.ROLLING_OUT, "the spec has changed meanwhile")
+                break
             if left := self._pauses.left(pod):
                 self._world.waiting.drop(deployment.key, pod)
                 self._look_again(deployment.key, left)

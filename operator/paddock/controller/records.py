@@ -42,7 +42,7 @@ class Records:
                 continue
             if await self._is_elsewhere(one, record.gpu):
                 self._world.replicas.distrust(one, f"it says {record.gpu}, where nothing is reserved for it")
-            elif not self._ledger.booked(one.key, record.gpu):
+            elif one.key in self._world.replicas and not self._ledger.booked(one.key, record.gpu):
                 log.warning("%s: its reservation on %s was lost, and is put back", one.key, record.gpu)
                 await self._ledger.rebook(record.gpu, reservation_of(deployment, one.key, record))
 

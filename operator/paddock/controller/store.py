@@ -110,6 +110,12 @@ class Deployments:
         """Give one, if it exists."""
         return self._all.get(key)
 
+    def is_current(self, one: Deployment) -> bool:
+        """Tell whether one still is as it was read: its owner has not deleted it or changed its spec."""
+        latest = self._all.get(one.key)
+        same = latest is not None and (latest.uid, latest.generation) == (one.uid, one.generation)
+        return same and latest is not None and not latest.deleting
+
     def is_gone(self, uid: str) -> bool:
         """Tell whether one of this UID is known to be gone."""
         return self._latest.is_gone(uid)
