@@ -180,6 +180,16 @@ def test_a_pod_whose_label_somebody_changed_is_no_trouble_for_its_former_deploym
     assert [len(replicas.of(f"default/{name}")) for name in (of.name, "other")] == [0, 0]
 
 
+def test_a_pod_that_goes_while_its_record_is_doubted_does_not_come_back() -> None:
+    replicas, of = Replicas(), deployment()
+    pod = pod_json(of, resourceVersion="1")
+    replicas.apply("ADDED", pod)
+    (doubted,) = replicas.of("default/gemma")
+    replicas.apply("DELETED", pod)
+    replicas.distrust(doubted, "it says otherwise")
+    assert replicas.values() == []
+
+
 # -- what pods read ----------------------------------------------------------------------------------------------------
 
 

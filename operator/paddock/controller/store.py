@@ -198,7 +198,9 @@ class Replicas:
     def distrust(self, replica: Replica, why: str) -> None:
         """Believe no record of a pod any more."""
         self._distrusted[replica.uid] = why
-        self._all[replica.key] = replace(replica, record=None, altered=why)
+        known = self._all.get(replica.key)
+        if known is not None and known.uid == replica.uid:  # It may have gone while that was found out.
+            self._all[replica.key] = replace(known, record=None, altered=why)
 
 
 def older(version: str, known: str) -> bool:
