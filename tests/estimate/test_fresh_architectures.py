@@ -1,8 +1,8 @@
 """Sizes that nothing was derived from, of every architecture of llama.cpp's own test models, against llama.cpp.
 
 `fresh.tar.xz` holds headers that derive/variants.py made with values of their own: sets 8 and 9, the second one with
-recurrent layers that follow each other; 10 has windows of no token in models that
-usually have windows, 11 the one model whose number of layers decides over its windows.
+recurrent layers that follow each other; 10 has windows of no token in models that usually have windows, 11 the one model
+whose number of layers decides over its windows, 12 heads that quantized caches do not rotate, or not in one piece.
 """
 
 import tarfile
@@ -42,7 +42,19 @@ SETS: Final[dict[str, dict[str, Any]]] = {
 }
 OFTEN: Final = frozenset(
     {
-        *("deepseek32", "granitehybrid", "hrm_text", "jamba", "kimi-k3", "lfm2", "lfm2moe", "llama4", "mistral4"),
+        *(
+            "arctic",
+            "bailingmoe3",
+            "deepseek32",
+            "granitehybrid",
+            "hrm_text",
+            "jamba",
+            "kimi-k3",
+            "lfm2",
+            "lfm2moe",
+            "llama4",
+            "mistral4",
+        ),
         *("muse-glimmer", "nemotron_h", "plamo2", "plamo3", "qwen35", "qwen4exp", "smollm3"),
     }
 )

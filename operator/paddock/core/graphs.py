@@ -21,7 +21,7 @@ from paddock.core.sizes import atoms, evaluate
 DEVICE, HOST = 0, 1
 _BOUNDED: Final = 64
 """Rotations of quantized caches are made for heads that are a multiple of this (src/llama-kv-cache.cpp:322-338)."""
-
+_NOT_ROTATED: Final = "fqnn"
 
 EMBEDDINGS: Final = {"none": "e", "mean": "em", "cls": "ec", "last": "ec", "rank": "er"}
 """End of the name of a class of graphs; one token of each input is taken in the same way wherever it stands."""
@@ -109,6 +109,17 @@ def graph_class(summary: HeaderSummary, options: Options) -> str:
     return name + (EMBEDDINGS[pooling_of(summary, options)] if options.embeddings else "")
 
 
+def recorded_class(summary: HeaderSummary, options: Options, templates: Templates) -> str:
+    """Name the class whose templates hold: a quantized cache whose heads are not rotated has the graph of a plain one.
+
+    That was compared for all architectures that both were recorded of; those with state differ in places.
+    """
+    name, own = graph_class(summary, options), templates.graphs.get(summary.architecture, {})
+    if name in own or not name.startswith(_NOT_ROTATED) or summary.recurrent:
+        return name
+    return "f" + name.removeprefix(_NOT_ROTATED)
+
+
 def compute_sizes(
     summary: HeaderSummary, options: Options, geometry: Geometry, templates: Templates, alignment: int = ALIGNMENT
 ) -> ComputeSizes | None:
@@ -116,7 +127,7 @@ def compute_sizes(
     outline = summary.graph
     if outline is None or not outline.layers:
         return None
-    graph = graph_class(summary, options)
+    graph = recorded_class(summary, options, templates)
     excluded = templates.left_out.get(summary.architecture, {}).get(graph, [])
     if "*" in excluded or model_key(outline) in excluded:
         return None

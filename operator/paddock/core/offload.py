@@ -14,7 +14,7 @@ from paddock.core import scheduler
 from paddock.core.allocator import ALIGNMENT
 from paddock.core.geometry import Geometry, Options
 from paddock.core.ggml import ELEMENTS
-from paddock.core.graphs import ComputeSizes, Part, Templates, graph_class, parts_of
+from paddock.core.graphs import ComputeSizes, Part, Templates, parts_of, recorded_class
 from paddock.core.outline import model_key
 from paddock.core.scheduler import DEVICE, HOST, UNKNOWN, Graph, Operation
 from paddock.core.sizes import atoms, evaluate
@@ -162,7 +162,7 @@ def _known(summary: HeaderSummary, options: Options, templates: Templates, place
     outline = summary.graph
     if outline is None or not outline.layers:
         return None
-    name = graph_class(summary, options)
+    name = recorded_class(summary, options, templates)
     excluded = templates.left_out.get(summary.architecture, {}).get(name + ("/" if places.mixed else ""), [])
     if "*" in excluded or model_key(outline) in excluded:
         return None

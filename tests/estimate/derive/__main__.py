@@ -69,6 +69,8 @@ def derived(recordings: dict[str, list[Recording]], name: str) -> tuple[Template
         # the allocator's steps are of graphs in one place, where FlashAttention is not given up
         own = [one for one in every if name != templates.STEPS or one.asked["flashAttention"] != GIVEN_UP]
         graphs[architecture], lines = derive.derive(own, bodies, cut, write)
+        if name == templates.STEPS and any(one.summary.recurrent for one in own):
+            graphs[architecture] = derive.without_periods(graphs[architecture])
         trouble += [f"{architecture}: {line}" for line in sorted(set(lines))]
     return Templates(BUILD, tuple(bodies.numbers), graphs, names, {}), trouble
 

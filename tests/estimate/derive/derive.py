@@ -8,7 +8,7 @@ from typing import Any
 from estimate.derive.graph import Graph, Tensor, read_graph
 from estimate.derive.search import Search
 from estimate.derive.segments import IrregularError, Segment
-from estimate.derive.shapes import Shapes, is_rotation, product
+from estimate.derive.shapes import Shapes, is_rotation, matrix_of_keys, product
 from estimate.options import options_of
 from paddock.api.report import HeaderSummary
 from paddock.core.geometry import Geometry, Options
@@ -215,6 +215,17 @@ def _texts(
             yield graph, text
 
 
+def without_periods(table: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Leave out what is known of a layer by its number only.
+
+    Layers with state have no such period: what seems one is their place between others, which the names do not tell.
+    """
+    return {
+        graph: {key: entry for key, entry in entries.items() if "%" not in key and "/" not in key}
+        for graph, entries in table.items()
+    }
+
+
 def steps(structure: Structure, parts: list[Part]) -> str | None:
     """Write what the allocator does in a part (core/graphs.py)."""
     search = Search(_sure_numbers(parts))
@@ -264,7 +275,9 @@ def _size(found: list[tuple[Tensor, str | None]], search: Search) -> str | None:
     tensors = [tensor for tensor, _ in found]
     if len({tensor.type for tensor in tensors}) > 1:
         return None
-    kind = tensors[0].type
+    kind, keys = tensors[0].type, matrix_of_keys(found, search)
+    if keys is not None:
+        return keys
     if any(product(tensor) != tensor.bytes for tensor in tensors):
         raw = search.find(tuple(tensor.bytes for tensor in tensors))
         return None if raw is None else f"24,{raw}"

@@ -27,7 +27,9 @@ class Shapes:
         self.known.append(axes)
         if axes is None or len({tensor.type for tensor in tensors}) > 1:
             return None
-        kind = tensors[0].type
+        kind, keys = tensors[0].type, matrix_of_keys(found, self.search)
+        if keys is not None:
+            return keys
         if all(is_rotation(tensor, weight) for tensor, weight in found):  # the block may be any, the product is not
             whole = self.search.pair(tuple(tensor.shape[0] * tensor.shape[1] for tensor in tensors))
             if whole is not None:
@@ -123,6 +125,14 @@ class Shapes:
                 if target == both and {1} not in (set(one), set(other)):
                     return f"*:{first}:{second}"
         return self.search.find(target)
+
+
+def matrix_of_keys(found: list[tuple[Tensor, str | None]], search: Search) -> str | None:
+    """Give the size of the matrix that keys of a quantized cache are rotated with, which is often as wide as a head."""
+    named = all("attn_inp_k_rot" in tensor.name for tensor, _ in found)
+    squares = named and all(tensor.shape == (*tensor.shape[:1] * 2, 1, 1) for tensor, _ in found)
+    wide = squares and search.vectors.get("rk") == tuple(tensor.shape[0] for tensor, _ in found)
+    return f"{found[0][0].type},rk,rk" if wide else None
 
 
 def is_rotation(tensor: Tensor, weight: str | None) -> bool:
