@@ -1,8 +1,8 @@
 """Sizes that nothing was derived from, of every architecture of llama.cpp's own test models, against llama.cpp.
 
 `fresh.tar.xz` holds headers that derive/variants.py made with values of their own: sets 8 and 9, the second one with
-recurrent layers that follow each other; 10 has windows of no token in models that usually have windows, 11 the one model
-whose number of layers decides over its windows, 12 heads that quantized caches do not rotate, or not in one piece.
+recurrent layers that follow each other; 10 has windows of no token in models that usually have windows; 11 is the one
+model whose number of layers decides over its windows; 12 has heads that quantized caches do not rotate, or in pieces.
 """
 
 import tarfile
@@ -30,9 +30,11 @@ SETS: Final[dict[str, dict[str, Any]]] = {
     "slots": _SLOTS,
     "unified": {**_SLOTS, "unified": True},
     "q8": {**_SLOTS, "cacheTypeK": "q8_0", "cacheTypeV": "q8_0"},
+    "wide": {"context": 3000, "cacheTypeK": "f32", "cacheTypeV": "f32"},
     "plain": {"context": 3000, "ubatch": 300, "flashAttention": "off"},
     "plain slots": {**_SLOTS, "flashAttention": "off"},
     "embedding": {"context": 5000, "embeddings": True, "batch": 400, "pooling": 0},
+    "output": {"context": 7000, "parallel": 2, "gpuLayers": 1},
     "partial": {"context": 6000, "gpuLayers": 3},
     "more": {"context": 6000, "gpuLayers": 5},
     "partial slots": {**_SLOTS, "gpuLayers": 4},

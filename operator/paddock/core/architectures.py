@@ -73,6 +73,9 @@ DEFAULT_WINDOW: Final = {"exaone4": 4096, "gemma2": 4096}
 FIXED_WINDOW: Final = {"llama4": 8192, "smallthinker": 4096}
 """Tokens of the window, whatever other number the file says; llama4 has one without the key, too."""
 
+IDLE_EXPERTS: Final = frozenset({"ernie4_5-moe"})
+"""Files may hold experts of layers that do not use them: each interleave_moe_layer_step-th one does."""
+
 UNROTATED: Final = {"smollm3": 4}
 """Each n-th layer's queries and keys are not rotated, which no file says (n_no_rope_layer_step)."""
 

@@ -39,6 +39,7 @@ def bounded_device(summary: HeaderSummary, options: Options, geometry: Geometry)
     if not flash_attention(summary, options):
         copies = 1 if summary.key_length_mla is None else 3
         total += _F32 * copies * (heads + 1) * tokens * cells + _scattered(summary, geometry)
+    total += cast_cache(summary, options, geometry)
     if options.quantized:
         total += _F32 * tokens * (width + heads * summary.key_length)  # queries are rotated as the cache is
     if summary.indexer_length:
@@ -111,6 +112,21 @@ def copied_cache(summary: HeaderSummary, options: Options, geometry: Geometry) -
     heads = max(summary.head_count_kv, default=0)
     sizes = [sum(widths(summary, windowed=windowed)) for windowed in (False, True)]
     return _F16 * max(sizes) * heads * geometry.cells * geometry.streams
+
+
+def cast_cache(summary: HeaderSummary, options: Options, geometry: Geometry) -> int:
+    """Give the bytes of the 16-bit copies of the largest layer's cache that FlashAttention is given of 32-bit numbers.
+
+    llama.cpp casts keys and values of that type in the graph itself (src/llama-graph.cpp, build_attn_mha).
+    """
+    kinds = [options.cache_type_k == "f32", options.cache_type_v == "f32"]
+    if not any(kinds) or not flash_attention(summary, options):
+        return 0
+    pairs = [widths(summary, windowed=flag) for flag in (False, True)]
+    if summary.key_length_mla is not None:  # the value is a part of the key
+        kinds, pairs = [kinds[0]] * 2, [(max(pair), max(pair)) for pair in pairs]
+    widest = max(sum(width for width, cast in zip(pair, kinds, strict=True) if cast) for pair in pairs)
+    return _F16 * max(summary.head_count_kv, default=0) * widest * geometry.cells * geometry.streams
 
 
 def copied_values(summary: HeaderSummary, geometry: Geometry) -> int:

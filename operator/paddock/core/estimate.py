@@ -14,6 +14,7 @@ from paddock.core.cache import LayerCache, layer_caches, states_rolled_back
 from paddock.core.compute import (
     bounded_device,
     bounded_host,
+    cast_cache,
     copied_cache,
     copied_values,
     copied_weights,
@@ -50,6 +51,8 @@ PADDING: Final = "alignment of tensors"
 _MOST: Final = 2**58
 _UNCERTAIN_CACHE: Final = frozenset({"deepseek4"})
 """Compressed caches without a closed form."""
+_UNCERTAIN_SPLIT: Final = frozenset({"kimi-k3"})
+"""Graphs whose last part uses what layers long before it have left, so that more may be copied than was recorded."""
 _SPLIT_STATE: Final = 3
 """Times the bound of a graph with recurrent state whose layers are split over device and CPU."""
 _SPLIT_EXPERTS: Final = 2
@@ -281,6 +284,9 @@ def _allocated(summary: HeaderSummary, options: Options, geometry: Geometry, pla
         sizes = _sizes(summary, replace(options, flash_attention="off"), geometry, places)
         if sizes is not None:
             sizes = sizes._replace(device=sizes.device + copied_values(summary, geometry), sure=False)
+    if sizes is not None:
+        sizes = _with_casts(sizes, cast_cache(summary, options, geometry), places)
+        sizes = sizes._replace(sure=sizes.sure and not (places.mixed and summary.architecture in _UNCERTAIN_SPLIT))
     if sizes is None or not places.mixed or options.backend == "generic":
         return sizes
     # such a GPU computes prompts for the host's layers too, with copies of their weights (offload_op)
@@ -289,6 +295,14 @@ def _allocated(summary: HeaderSummary, options: Options, geometry: Geometry, pla
     if whole is None:
         return None
     return sizes._replace(device=max(whole.device, sizes.device) + copied_weights(summary), sure=False)
+
+
+def _with_casts(sizes: ComputeSizes, cast: int, places: Places) -> ComputeSizes:
+    """Add copies of the cache, which no graph was recorded with, wherever layers are."""
+    if not cast:
+        return sizes
+    device, host = (cast if place in places.layers else 0 for place in (DEVICE, HOST))
+    return ComputeSizes(sizes.device + device, sizes.host + host, sure=False)
 
 
 def _sizes(summary: HeaderSummary, options: Options, geometry: Geometry, places: Places) -> ComputeSizes | None:

@@ -356,7 +356,7 @@ def _outline(header: Header, layers: _Layers) -> GraphOutline | None:
     order = []
     for layer in range(layers.trunk):
         kind = LayerOutline(
-            traits=_traits(header.architecture, layers, layer, inside[layer], indexed=bool(indexed) and indexed[layer]),
+            traits=_traits(header, layers, layer, inside[layer], indexed=bool(indexed) and indexed[layer]),
             heads=heads[layer],
             heads_kv=heads_kv[layer] if heads_kv[layer] >= 0 else heads[layer],
             shapes=inside[layer],
@@ -370,13 +370,14 @@ def _outline(header: Header, layers: _Layers) -> GraphOutline | None:
     return GraphOutline(numbers=numbers, shapes=outside, kinds=kinds, layers=order)
 
 
-def _traits(architecture: str, layers: _Layers, layer: int, shapes: dict[str, list[int]], *, indexed: bool) -> str:
-    step = known.UNROTATED.get(architecture, 0)
+def _traits(header: Header, layers: _Layers, layer: int, shapes: dict[str, list[int]], *, indexed: bool) -> str:
+    step = known.UNROTATED.get(header.architecture, 0)
+    mixing = header.number("interleave_moe_layer_step", 1) if header.architecture in known.IDLE_EXPERTS else 1
     flags = {
         "r": layers.recurrent[layer],
         "a": layers.heads_kv[layer] > 0,
         "w": bool(layers.sliding) and layers.sliding[layer],
-        "e": any("_exps" in name for name in shapes),
+        "e": any("_exps" in name for name in shapes) and (layer + 1) % max(mixing, 1) == 0,
         "i": indexed,
         "n": bool(step) and (layer + 1) % step == 0,
     }
