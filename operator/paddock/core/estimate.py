@@ -156,6 +156,7 @@ def _weights(summary: HeaderSummary, options: Options, on_device: int) -> list[A
     whole = on_device > summary.block_count
     layers, source = _last_layers(summary, on_device)
     device = layers + (summary.output_tensors.bytes if on_device else 0)  # it goes before any layer
+    device -= summary.shared_bytes if on_device == 1 else 0  # which is with layers only
     host = summary.input_tensors.bytes + max(summary.layer_tensors.bytes - layers, 0)
     if source == "bound":
         host = summary.input_tensors.bytes + summary.layer_tensors.bytes
