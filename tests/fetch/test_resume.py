@@ -53,7 +53,7 @@ def source_of(node: Node, large: Path, kind: str) -> str:
 @pytest.mark.parametrize("kind", ["digest", "etag"])
 def test_killed_at_twenty_random_points_it_goes_on_and_ends_right(node: Node, large: Path, kind: str) -> None:
     source = source_of(node, large, kind)
-    node.site.bytes_per_second = 8e6
+    node.site.bytes_per_second = 4e6
     whole, points, killed = large.stat().st_size, random.Random(7), 0  # noqa: S311 - repeatable
     arguments = ("get", source, "--cache", str(node.cache.folder))
     for _ in range(20):
@@ -95,7 +95,7 @@ def test_finished_blocks_are_not_fetched_again_after_a_kill(node: Node, large: P
 
 def test_what_was_begun_of_another_version_is_not_taken_up(node: Node, large: Path, tmp_path: Path) -> None:
     source = source_of(node, large, "etag")
-    node.site.bytes_per_second = 6e6
+    node.site.bytes_per_second = 3e6
     process = node.start("get", source, "--cache", str(node.cache.folder))
     wait_until(lambda: node.site.sent > 12e6)
     process.kill()
@@ -109,7 +109,7 @@ def test_what_was_begun_of_another_version_is_not_taken_up(node: Node, large: Pa
 
 def test_many_that_want_one_file_fetch_it_once(node: Node, large: Path) -> None:
     source = source_of(node, large, "digest")
-    node.site.bytes_per_second = 8e6
+    node.site.bytes_per_second = 4e6
     processes = [node.start("get", source, "--cache", str(node.cache.folder)) for _ in range(4)]
     outputs = [process.communicate(timeout=120)[0] for process in processes]
     assert [process.returncode for process in processes] == [0] * 4
@@ -122,7 +122,7 @@ def test_many_that_want_one_file_fetch_it_once(node: Node, large: Path) -> None:
 
 def test_one_that_waits_takes_over_when_the_owner_is_killed(node: Node, large: Path) -> None:
     source = source_of(node, large, "digest")
-    node.site.bytes_per_second = 4e6
+    node.site.bytes_per_second = 1e6
     owner = node.start("get", source, "--cache", str(node.cache.folder))
     wait_until(lambda: node.site.sent > 2e6)
     other = node.start("get", source, "--cache", str(node.cache.folder))
