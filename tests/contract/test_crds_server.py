@@ -167,6 +167,7 @@ def test_the_table_of_kubectl_get_has_a_cell_for_every_column(server: ApiServer)
     device = {"gpu": "g", "name": "CUDA1", "nameInPod": "CUDA0", "backend": "CUDA", "needBytes": 2**40}
     placement = {"replica": 0, "podName": "p", "node": "node1", "reason": "r", "since": SINCE, "devices": [device]}
     placement["contextLength"] = 8192
+    placement["binding"] = {"binder": "RuntimeClass", "reason": "r"}
     conditions = [_condition(kind) for kind in ("Placed", "Verified", "Available")]
     progress = {"text": "42%, 118 MiB/s", "percent": 42}
     files = {"source": "s3://b/x.gguf", "architecture": "llama", "parameters": 1, "files": 1, "sizeBytes": 2}

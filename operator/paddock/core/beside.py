@@ -160,7 +160,8 @@ def whole_adapter(summary: CompanionSummary, name: str, options: Options) -> lis
 
 def _adapted(name: str, groups: Mapping[int, TensorGroup], widest: int, options: Options) -> list[Addend]:
     step = 3 * _F32 * widest * options.ubatch
-    devices = [place for place, sizes in groups.items() if place != HOST and sizes.count]
+    groups = {place: sizes for place, sizes in groups.items() if sizes.count}
+    devices = [place for place in groups if place != HOST]
     parts = []
     for place in devices:
         parts += _weights(name, groups[place], options, "device", place)
