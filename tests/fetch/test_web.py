@@ -274,7 +274,7 @@ def test_a_signature_that_expires_is_asked_for_again(node: Node, model: Path) ->
     with site(files={"/cdn.gguf": model}) as other:
         node.site.redirects["/x.gguf"] = other.address + "/cdn.gguf?Signature=x"
         other.behaviour = lambda handler: len(other.asked) == 2 and (handler.status(403) or True)  # type: ignore[func-returns-value] # a short way to do and say yes
-        assert node.get(node.site.address + "/x.gguf").fetched
+        assert node.get(node.site.address + "/x.gguf", settings=node.settings(connections=1)).fetched
         assert len(node.site.asked) == 2
 
 
