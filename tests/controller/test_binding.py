@@ -124,3 +124,20 @@ def test_while_the_kubelet_does_not_know_the_plugin_nothing_new_comes_and_what_r
     stays(lambda: site.pods("gemma")[0]["metadata"]["uid"] == pod["metadata"]["uid"], 1)
     site.plane.report("node1", [plugged()])
     site.wait_for("Available", "True", "Serving", "second")
+
+
+def test_a_card_is_spelled_as_the_runtime_class_of_the_server_knows_it(site: Site) -> None:
+    path = "/apis/node.k8s.io/v1/runtimeclasses"
+    metadata = {"name": "old"}
+    body = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": metadata, "handler": "nvidia-legacy"}
+    site.client.do("POST", path, body)
+    try:
+        site.operator()
+        site.node(devices=[card(0, 16).model_copy(update={"uuid": "GPU-7"})])
+        pod = site.serve(server={"runtimeClassName": "old"})
+    finally:
+        site.client.delete(f"{path}/old")
+    assert pod["spec"]["runtimeClassName"] == "old"
+    variables = {one["name"]: one.get("value") for one in pod["spec"]["containers"][0]["env"]}
+    assert variables["NVIDIA_VISIBLE_DEVICES"] == "GPU-7"
+    assert "nvidia-legacy" in binding(site)["reason"]

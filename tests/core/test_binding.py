@@ -111,6 +111,24 @@ def test_the_plugin_of_another_vendor_is_no_matter() -> None:
     assert isinstance(choose(RTX_4080, replace(PLAIN, resources={"amd.com/gpu": 8}), Asked()), Chosen)
 
 
+@pytest.mark.parametrize(
+    ("handler", "spelling"),
+    [
+        ("", "runtime.nvidia.com/gpu=GPU-4080"),
+        ("nvidia", "runtime.nvidia.com/gpu=GPU-4080"),
+        ("nvidia-cdi", "runtime.nvidia.com/gpu=GPU-4080"),
+        ("nvidia-legacy", "GPU-4080"),
+    ],
+)
+def test_a_card_is_spelled_as_the_handler_of_its_runtime_class_knows_it(handler: str, spelling: str) -> None:
+    chosen = Chosen(Binder.RUNTIME_CLASS, "because")
+    given = bind(RTX_4080, PLAIN, GIB, Names("nvidia", handler=handler), chosen)
+    assert given.environment["NVIDIA_VISIBLE_DEVICES"] == spelling
+    assert ("nvidia-legacy" in given.reason) == (handler == "nvidia-legacy")
+    other = bind(AMD, PLAIN, GIB, Names("nvidia", handler=handler), Chosen(Binder.NONE, "because"))
+    assert other.reason == "because"
+
+
 def test_what_the_owner_says_of_a_gpu_goes_first() -> None:
     shared = replace(PLAIN, resources=SHARED)
     explicit = replace(RTX_4080, binder=Binder.RUNTIME_CLASS)

@@ -304,6 +304,7 @@ class Controller:
         name, known = body["metadata"]["name"], self.world.runtime_classes
         if not self.world.latest_classes.take(type_, name, body["metadata"]):
             return
+        self.world.handlers[name] = str(body.get("handler", ""))
         if (type_ != "DELETED") != (name in known):
             known ^= {name}
             self._fleet_changed()

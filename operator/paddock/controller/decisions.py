@@ -209,7 +209,12 @@ def binding_of(
     if isinstance(chosen, Refused):
         return Finding("False", Reason.NO_DEVICE, chosen.reason)
     names = Names(
-        settings.runtime_classes.get(NVIDIA), pod, deployment.namespace, deployment.owner_reference, new_name(pod)
+        settings.runtime_classes.get(NVIDIA),
+        pod,
+        deployment.namespace,
+        deployment.owner_reference,
+        new_name(pod),
+        world.handlers.get(wish.runtime_class or "", ""),
     )
     return bind(device, facts, decision.need, names, chosen)
 

@@ -321,6 +321,8 @@ class World:
     gone_nodes: set[str] = field(default_factory=set)
     """Names of nodes that were known and are gone."""
     runtime_classes: set[str] = field(default_factory=set)
+    handlers: dict[str, str] = field(default_factory=dict)
+    """The handler of each RuntimeClass."""
     latest_classes: Latest = field(default_factory=Latest)
     offers: dict[str, tuple[SliceDevice, ...]] = field(default_factory=dict)
     """What drivers for dynamic resource allocation offer, by node."""

@@ -18,6 +18,8 @@ from paddock.core.selector import vendor_of
 
 NVIDIA = "nvidia"
 """The container toolkit's own name of its RuntimeClass."""
+LEGACY = "nvidia-legacy"
+"""Handler of GPU Operator's RuntimeClass for the toolkit's mode legacy, which knows no names of devices in CDI."""
 HIDDEN: Mapping[str, str] = {"NVIDIA_VISIBLE_DEVICES": "void"}
 """Keeps a runtime that gives NVIDIA's cards from giving any, even where the image asks for all."""
 _RESOURCES: Mapping[Vendor, str] = {
@@ -83,6 +85,8 @@ class Names:
     """Owner reference for what is made beside the pod."""
     claim: str = ""
     """Name of the pod's ResourceClaim."""
+    handler: str = ""
+    """Of the RuntimeClass that the pod has: the container runtime's name for the program that starts it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +281,9 @@ def bind(device: Device | None, facts: NodeFacts, need: int, names: Names, chose
     made = BINDERS[chosen.binder](device, facts, need, names)
     if device.counted is not None and _is_counted(device, chosen.binder):
         made = replace(made, resources={**made.resources, device.counted.resource: _granules(device, need)})
-    return replace(made, binder=chosen.binder, reason=chosen.reason)
+    spelled = made.runtime_class is not None and made.exact_device and names.handler == LEGACY
+    reason = f"{chosen.reason}, spelled as its handler {LEGACY} needs it" if spelled else chosen.reason
+    return replace(made, binder=chosen.binder, reason=reason)
 
 
 ON_CPU = Chosen(Binder.NONE, "a replica on the CPU needs no device")
@@ -312,9 +318,10 @@ def visible(device: Device) -> dict[str, str]:
 def by_runtime_class(device: Device, _facts: NodeFacts, _need: int, names: Names) -> Binding:
     """Have NVIDIA's container runtime give the card of this UUID."""
     # This spelling works in the toolkit's modes auto, jit-cdi and cdi; the plain UUID fails where GPU Operator
-    # makes management.nvidia.com/gpu the default kind (gpu-operator#1876).
+    # makes management.nvidia.com/gpu the default kind (gpu-operator#1876). In mode legacy it is the other way round.
+    plain = names.handler == LEGACY
     environment = {
-        "NVIDIA_VISIBLE_DEVICES": f"runtime.nvidia.com/gpu={device.uuid}",
+        "NVIDIA_VISIBLE_DEVICES": str(device.uuid) if plain else f"runtime.nvidia.com/gpu={device.uuid}",
         "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
     }
     return Binding(f"{device.backend}0", environment | visible(device), names.runtime_class)
