@@ -249,21 +249,23 @@ class _Search:
 
     def _with_movable(self) -> list[_Source]:
         """Give the devices that one or two may leave for others with room for them."""
-        return self._sources((1, 0), in_bytes=True) if self.most_moves > 0 else []
+        if self.most_moves <= 0:
+            return []
+        left = self.roomiest.first
+        everybody = chain.from_iterable(self.tenants.values())
+        largest = max([one.need for one in everybody if _could_move(one, left)], default=0)
+        # Devices that need two go after all others, and those that need more are not looked at.
+        return [
+            each._replace(least=(MOST_MOVES, 0, each.crowded.missing)) if each.crowded.missing > largest else each
+            for each in self._sources((1, 0), in_bytes=True)
+            if each.crowded.missing <= self.most_moves * largest
+        ]
 
     def _closer_movable(self, source: _Source) -> _Source | None:
         """Give a device with those who may be moved, and what it costs at least; None where they are not enough."""
         crowded, left = source.crowded, self.roomiest.beside(source.gpu)
         missing, most = crowded.missing, crowded.need * self.limits.moved_percent // 100
-        # In one go, since most devices are looked at in vain.
-        movable = [
-            one
-            for one in source.tenants
-            if one.movable
-            and one.need <= most
-            and (asked := one.request) is not None
-            and (asked.least_need if asked.needs else asked.need - MOST_LOWERED) <= left
-        ]
+        movable = [one for one in source.tenants if one.need <= most and _could_move(one, left)]
         needs = sorted([one.need for one in movable])
         if not needs or sum(needs[-self.most_moves :]) < missing:
             return None
@@ -434,6 +436,14 @@ class _Roomiest:
     def beside(self, gpu: str) -> int:
         """Give the most bytes that are left on any other device."""
         return self.second if gpu == self.gpu else self.first
+
+
+def _could_move(tenant: Tenant, left: int) -> bool:
+    """Tell whether a replica may be moved, and needs no more than is left somewhere."""
+    asked = tenant.request
+    if not tenant.movable or asked is None:
+        return False
+    return (asked.least_need if asked.needs else asked.need - MOST_LOWERED) <= left
 
 
 def _crowded(request: Request, fleet: Fleet) -> list[_Crowded]:
