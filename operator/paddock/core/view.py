@@ -67,7 +67,7 @@ def kind_of(member: Member) -> Hashable:
         device.offer is not None,
         device.lent,
         device.holding is not None and (device.holding.missing, device.holding.why),
-        device.counted is not None and device.counted.shown,
+        None if device.counted is None else device.counted.shown,
         device.budget,
         device.reserve,
         device.more,
