@@ -233,6 +233,15 @@ def test_the_network_policies_are_taken(site: Site) -> None:
     listed = site.server.call("GET", "/apis/networking.k8s.io/v1/networkpolicies").body["items"]
     names = {(one["metadata"]["namespace"], one["metadata"]["name"]) for one in listed}
     assert names == {(NAMESPACE, "paddock-agent"), (NAMESPACE, "paddock-operator"), ("team-a", "paddock-servers")}
+    about_servers = next(one for one in listed if one["metadata"]["name"] == "paddock-servers")
+    operator = next(one for one in listed if one["metadata"]["name"] == "paddock-operator")
+    *_, of_ours = about_servers["spec"]["ingress"]
+    assert of_ours["from"] == [
+        {
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": NAMESPACE}},
+            "podSelector": operator["spec"]["podSelector"],
+        }
+    ], "the operator asks servers whether they are at work"
     site.install()
 
 
