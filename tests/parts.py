@@ -123,6 +123,8 @@ def interrupted(*_: object) -> None:
 def main(folder: Path, commands: list[str], pause: float = PAUSE) -> int:
     """Run the parts; gives the exit status."""
     signal.signal(signal.SIGTERM, interrupted)
+    # A shell has what it starts in the background ignore Ctrl-C, and whatever that starts would as well.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     folder.mkdir(parents=True, exist_ok=True)
     parts: list[Part] = []
     try:

@@ -7,13 +7,16 @@ import re
 import signal
 import subprocess
 import sys
-import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+import pytest
 
 from cluster.settings import REPOSITORY
 from support.client import eventually
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 PYTEST = f"{sys.executable} -u -m pytest -v -p no:cacheprovider -c /dev/null"
@@ -32,18 +35,26 @@ def test_each(case): assert case == "c", "this is the reason"
 """
 
 
-def started(folder: Path, **files: str) -> subprocess.Popen[str]:
-    """Start the runner with one part for each file of tests."""
+@contextmanager
+def started(folder: Path, *, ignoring: bool = False, **files: str) -> Iterator[subprocess.Popen[str]]:
+    """Start the runner with one part for each file of tests; `ignoring`: as a shell does in the background."""
     for name, text in files.items():
         (folder / f"test_{name}.py").write_text(text)
     parts = [f"{name}: {PYTEST} test_{name}.py" for name in files]
-    return subprocess.Popen(
-        [sys.executable, str(REPOSITORY / "tests" / "parts.py"), "build", *parts],
+    command = [sys.executable, str(REPOSITORY / "tests" / "parts.py"), "build", *parts]
+    runner = subprocess.Popen(
+        ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command] if ignoring else command,
         cwd=folder,
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PADDOCK_PROGRESS_SECONDS": "0.5"},
     )
+    with runner:
+        try:
+            yield runner
+        finally:
+            if runner.poll() is None:
+                runner.terminate()
 
 
 def until(runner: subprocess.Popen[str], words: str) -> str:
@@ -58,14 +69,14 @@ def until(runner: subprocess.Popen[str], words: str) -> str:
 
 
 def test_progress_and_failures_are_told_while_a_part_runs_and_a_failed_part_fails_all(tmp_path: Path) -> None:
-    runner = started(tmp_path, good=GOOD, bad=BAD)
-    seen = until(runner, r"good 1 of 2")
-    if "this is the reason" not in seen:
-        seen += until(runner, "this is the reason")
-    assert re.search(r"bad: FAILED .*test_each\[a b\]", seen), seen
-    assert runner.poll() is None, "the other part is not waited for"
-    (tmp_path / "go").touch()
-    rest, _ = runner.communicate(timeout=60)
+    with started(tmp_path, good=GOOD, bad=BAD) as runner:
+        seen = until(runner, r"good 1 of 2")
+        if "this is the reason" not in seen:
+            seen += until(runner, "this is the reason")
+        assert re.search(r"bad: FAILED .*test_each\[a b\]", seen), seen
+        assert runner.poll() is None, "the other part is not waited for"
+        (tmp_path / "go").touch()
+        rest, _ = runner.communicate(timeout=60)
     assert "good passed" in rest
     assert "2 passed" in rest
     assert "PASSED" not in rest, "noise"
@@ -75,13 +86,12 @@ def test_progress_and_failures_are_told_while_a_part_runs_and_a_failed_part_fail
 
 def test_all_is_well_when_all_parts_pass(tmp_path: Path) -> None:
     (tmp_path / "go").touch()
-    runner = started(tmp_path, good=GOOD, other=GOOD)
-    output, _ = runner.communicate(timeout=60)
+    with started(tmp_path, good=GOOD, other=GOOD) as runner:
+        output, _ = runner.communicate(timeout=60)
     assert runner.returncode == 0, output
 
 
-def test_an_interrupt_ends_the_parts_and_lets_them_clean_up(tmp_path: Path) -> None:
-    text = """
+LONG = """
 import pathlib, time, pytest
 @pytest.fixture
 def thing():
@@ -92,11 +102,17 @@ def test_long(thing):
     pathlib.Path("began").touch()
     time.sleep(300)
 """
-    runner = started(tmp_path, long=text)
-    eventually((tmp_path / "began").exists, what="it runs")
-    runner.send_signal(signal.SIGTERM)
-    began = time.monotonic()
-    output, _ = runner.communicate(timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("ignoring", "number"), [(False, signal.SIGTERM), (False, signal.SIGINT), (True, signal.SIGTERM)]
+)
+def test_an_interrupt_ends_the_parts_and_lets_them_clean_up(
+    tmp_path: Path, number: signal.Signals, *, ignoring: bool
+) -> None:
+    with started(tmp_path, ignoring=ignoring, long=LONG) as runner:
+        eventually((tmp_path / "began").exists, what="it runs")
+        runner.send_signal(number)
+        output, _ = runner.communicate(timeout=45)
     assert runner.returncode == 130, output
     assert (tmp_path / "cleaned").exists()
-    assert time.monotonic() - began < 60
