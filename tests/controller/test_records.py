@@ -56,7 +56,7 @@ def held(site: Site) -> Iterator[Hold]:
 
     def hold(pod: JSON, on: bool) -> None:
         paths.append(site.path(pod["metadata"]["name"], "pods"))
-        site.client.call("PATCH", paths[-1], {"metadata": {"finalizers": ["test.io/wait"] if on else None}})
+        site.client.do("PATCH", paths[-1], {"metadata": {"finalizers": ["test.io/wait"] if on else None}})
 
     yield hold
     for path in paths:

@@ -204,11 +204,17 @@ def test_a_pair_stays_apart_when_the_operator_is_restarted(site: Site) -> None:
     site.wait_for("Available", "True", "Serving", "other")
     assert site.condition("Placed")["message"] == before, "until the same time, for the same reason"
     assert site.pods() == []
-    site.plane.report("node1", CARDS, boot_id="another")
-    site.plane.report("node1", CARDS, boot_id="third")
+    booted(site)
     again = up(site)
     assert record_of(again)["gpu"] == SECOND_GPU, "after a boot it is tried again"
     eventually(lambda: not site.gpu(SECOND_GPU).get("apart"))
+
+
+def booted(site: Site) -> None:
+    """Boot the node: another id than the one that is known."""
+    for name in ("one", "another"):
+        site.plane.report("node1", CARDS, boot_id=name)
+        eventually(lambda name=name: site.gpu(SECOND_GPU)["bootId"] == name, what="the operator has heard of it")
 
 
 def test_servers_found_elsewhere_are_counted_on_by_the_next_operator(site: Site) -> None:
@@ -230,8 +236,7 @@ def test_servers_found_elsewhere_are_counted_on_by_the_next_operator(site: Site)
     eventually(lambda: site.gpu_ready(SECOND_GPU)["reason"] == "RepeatedMismatch")
     assert "3 servers were found elsewhere" in site.gpu_ready(SECOND_GPU)["message"]
     assert len(site.gpu(SECOND_GPU)["mismatches"]) == 3
-    site.plane.report("node1", CARDS, boot_id="another")
-    site.plane.report("node1", CARDS, boot_id="third")
+    booted(site)
     eventually(lambda: not site.gpu(SECOND_GPU).get("mismatches"), what="a boot ends it")
 
 

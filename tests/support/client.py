@@ -65,8 +65,12 @@ class Client:
             self._open.append(found)
         return found
 
-    def call(self, method: str, path: str, body: object = None, content: str = "application/json") -> Answer:
-        """Send a request, again while the server is too busy for it, as after a change of a definition."""
+    def call(self, method: str, path: str, body: object = None, content: str | None = None) -> Answer:
+        """Send a request, again while the server is too busy for it, as after a change of a definition.
+
+        A patch is a merge patch unless `content` says otherwise.
+        """
+        content = content or (MERGE if method == "PATCH" else "application/json")
         deadline = time.monotonic() + BUSY_SECONDS
         while (answer := self._send(method, path, body, content)).status == 429 and time.monotonic() < deadline:
             time.sleep(0.2)
@@ -99,9 +103,9 @@ class Client:
         found: list[JSON] = answer.body["items"]
         return found
 
-    def do(self, method: str, path: str, body: object = None, content: str = MERGE) -> JSON:
+    def do(self, method: str, path: str, body: object = None, content: str | None = None) -> JSON:
         """Send a request that must succeed."""
-        answer = self.call(method, path, body, "application/json" if method != "PATCH" else content)
+        answer = self.call(method, path, body, content)
         assert answer.status < 300, answer
         return answer.body
 
