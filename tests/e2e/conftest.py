@@ -28,6 +28,7 @@ def cluster() -> Iterator[None]:
     kubectl("delete", "namespace", "-l", "paddock-e2e", "--ignore-not-found")
     if not as_is:
         install()
+    kit.believe()
     yield
     eventually("no server of a test is left", lambda: not left(), 90)
     kit.nothing_double_booked()
@@ -100,4 +101,5 @@ def truth() -> Iterator[None]:
     for node in kit.NODES:
         clear_lies(node)
     node_up("node2")
+    kit.believe()
     installation.wait_listed()

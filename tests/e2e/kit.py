@@ -55,6 +55,22 @@ def boot(node: str) -> str:
     return name
 
 
+def believe() -> None:
+    """Have cards believed again of which servers were found elsewhere: after three of those a card gets nothing.
+
+    For that their nodes get another boot id.
+    """
+
+    def doubted() -> set[str]:
+        return {one["status"]["node"] for one in gpus().values() if one.get("status", {}).get("mismatches")}
+
+    for node in doubted():
+        boot(node)
+        of_node = f"--field-selector=spec.nodeName={node}"
+        kubectl("delete", "pods", "-n", SYSTEM, "-l", "app.kubernetes.io/component=node-agent", of_node)
+    eventually("every card is believed", lambda: not doubted(), 90)
+
+
 def write_tiny(path: Path, context: int = 2048, *, author: str = "tests", forward: int = 128) -> None:
     """Write a model of some hundred kilobytes that llama-server loads and talks nonsense with; each author's is new.
 

@@ -32,6 +32,7 @@ def lies(namespace: str) -> Iterator[str]:
     yield namespace
     for node in kit.NODES:
         clear_lies(node)
+    kit.believe()
 
 
 def test_a_lying_backend_never_becomes_ready(lies: str) -> None:

@@ -3,13 +3,12 @@
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
-from e2e import api, installation, kit
+from e2e import api, kit
 from support.cluster import (
     GTX_1060,
     PCI_IDS,
@@ -24,14 +23,6 @@ from support.foreign import foreign_process
 
 pytestmark = pytest.mark.e2e
 NODE1 = {"kubernetes.io/hostname": "node1"}
-
-
-@pytest.fixture
-def truth() -> Iterator[None]:
-    """Have every device tell the truth afterwards."""
-    yield
-    clear_lies("node1")
-    installation.wait_listed()
 
 
 def foreign(gpu: str) -> str:
